@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.measures import Plan, benchmark
-from headrace.protocol.columns import encode_records, stamp_records
+from headrace.protocol.records import encode_records
+from headrace.protocol.stamps import stamp_records
 from headrace.store import FileOps
 from headrace.store.compaction import CompactionReport, CompactionSettings, QueueLog, StoreClock
 

@@ -33,12 +33,10 @@ from headrace.protocol.transactions import (
     StagedPart,
 )
 from headrace.runtime.job_plan import JobConnection, JobPlan
-from headrace.spark.coordinator import assemble
+from headrace.spark.driver import assemble
 from headrace.spark.plans import pickle_plan
-from headrace.spark.query import run_query
-from headrace.spark.rows import blocks_of
 from headrace.spark.session import get_session, scratch_folder
-from headrace.spark.source import Launch
+from headrace.spark.source import Launch, blocks_of, run_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.measures import Plan, benchmark
-from headrace.protocol.columns import encode_records
+from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import StagedSection, encode_sections
 from headrace.store import MessageStore, QueueAppend, StageKey, StoreSettings
 

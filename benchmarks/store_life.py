@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.measures import Plan, benchmark
-from headrace.protocol.columns import Records, encode_records
+from headrace.protocol.records import Records, encode_records
 from headrace.store import AppendResult, MessageStore, QueueAppend, StoreSettings
 
 __all__ = ["queues_10k", "recovery_bytes", "start_10gb"]

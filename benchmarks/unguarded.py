@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from headrace.protocol.transactions import StagedPart
-from headrace.runtime.commit.sending import sender
+from headrace.runtime.commit.transactions import sender
 from headrace.runtime.job_plan import JobPlan
-from headrace.spark import launch
+from headrace.spark import cluster
 
 if TYPE_CHECKING:
     from headrace.runtime.commit.transactions import (
@@ -63,5 +63,5 @@ class _UnguardedWriter:
 @contextmanager
 def unguarded() -> Iterator[None]:
     """Let jobs that are started meanwhile have no guarantees."""
-    with patch.object(launch, "JobPlan", UnguardedPlan):
+    with patch.object(cluster, "JobPlan", UnguardedPlan):
         yield

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigurationError
-from headrace.packing import Distributions, check, contents, interpreter, wheels, write_archive
+from headrace.packing import Distributions, check, distributions, write_archive
+from headrace.packing import archive as contents
+from headrace.packing import archive as interpreter
 from headrace.packing.distributions import (
     SITE,
     files_of,
@@ -361,11 +363,11 @@ def test_a_wheel_needs_somebody_who_builds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text('[build-system]\nbuild-backend = "nowhere.build"\n')
-    monkeypatch.setattr(wheels, "_is_importable", lambda _: False)
+    monkeypatch.setattr(distributions, "_is_importable", lambda _: False)
     with pytest.raises(ConfigurationError, match="neither nowhere nor pip is installed") as error:
-        wheels.build_wheel(tmp_path, tmp_path)
+        distributions.build_wheel(tmp_path, tmp_path)
     assert error.value.hint == "Install nowhere, which builds it."
-    monkeypatch.setattr(wheels, "_is_importable", lambda name: name == "nowhere.build")
+    monkeypatch.setattr(distributions, "_is_importable", lambda name: name == "nowhere.build")
     with pytest.raises(ConfigurationError, match="No module named 'nowhere'") as error:
-        wheels.build_wheel(tmp_path, tmp_path)
+        distributions.build_wheel(tmp_path, tmp_path)
     assert "python -m pip wheel" in (error.value.hint or "")

@@ -37,11 +37,10 @@ from headrace.client import (
     Producer,
     PushOptions,
 )
-from headrace.client._loop import LoopThread
+from headrace.client.blocking import LoopThread
 from headrace.connect.connectors.foreign_topics import TopicWatch
 from headrace.connect.connectors.http._inbox import Arrival
-from headrace.connect.connectors.http._journal import Journal
-from headrace.connect.connectors.http._journaled import JournaledInbox
+from headrace.connect.connectors.http.source import Journal, JournaledInbox
 from headrace.connect.coordination import Cluster as WorkerCluster
 from headrace.connect.hosts.control import Control
 from headrace.connect.hosts.life import Life, Unit
@@ -52,8 +51,8 @@ from headrace.connect.log.topic import TopicLog
 from headrace.connect.plugins import Connector
 from headrace.connect.running import running_worker
 from headrace.errors import ConnectError, StoreError, StoreFailedError
+from headrace.runtime.commit.drivers import Lease
 from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
-from headrace.runtime.commit.lease import Lease
 from headrace.store import MessageStore
 from tests.breaking import BrokenError, break_task, break_thread, soon
 from tests.clusters import Cluster
@@ -490,23 +489,23 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "cli/supervision/channel.py": IN_PROCESSES,
     "client/_consuming.py": ("push-worker", "push-queue"),
     "client/_intake.py": ("push-reader",),
-    "client/_loop.py": ("headrace-client",),
+    "client/blocking.py": ("headrace-client",),
     "client/_push_engine.py": ("push-commits", "push-locks"),
     "client/_sharing.py": ("group-heartbeats", "group-share"),
     "client/groups.py": ("group-commits", "group-fetcher"),
     "client/tables.py": ("table",),
     "client/transactions.py": ("producer-heartbeats",),
     "connect/connectors/foreign_topics.py": ("topics",),
-    "connect/connectors/http/_journaled.py": ("http-journal",),
+    "connect/connectors/http/source.py": ("http-journal",),
     "connect/connectors/http/_server.py": "the task's next poll raises it",
     "connect/connectors/postgres/source.py": "as in foreign_topics.py",
-    "connect/connectors/rocketmq/reading.py": "whoever takes raises it: tests of the source",
+    "connect/connectors/rocketmq/source.py": "whoever takes raises it: tests of the source",
     "connect/coordination/coordinator.py": (
         *("coordinator-follower", "coordinator-listener", "coordinator-turns"),
     ),
     "connect/coordination/members.py": ("connect-heartbeat",),
     "connect/data/engine.py": "the worker hears that the task's query has ended",
-    "connect/data/measuring.py": IN_PROCESSES,
+    "connect/data/jobs.py": IN_PROCESSES,
     "connect/data/process.py": "as where the engine's process ends: tests of the data plane",
     "connect/hosts/control.py": IN_PROCESSES,
     "connect/hosts/host.py": "tests/connect/hosts/test_sharing.py",
@@ -520,12 +519,12 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "connect/worker/following.py": ("connect-follower",),
     "connect/worker/outbox.py": ("connect-outbox",),
     "connect/worker/periodic.py": ("connect-passes",),
-    "runtime/commit/lease.py": ("headrace-lease",),
+    "runtime/commit/drivers.py": ("headrace-lease",),
     "spark/batches/function_worker.py": IN_PROCESSES,
     "spark/batches/runner.py": "the sink has stopped, and who waits for it hears why",
-    "spark/gateway.py": "Java prints to nobody, instead of waiting for a reader",
+    "spark/session.py": "Java prints to nobody, instead of waiting for a reader",
     "spark/job.py": "tests/spark/test_job.py",
-    "store/beside.py": ("headrace-store-units",),
+    "store/requests.py": ("headrace-store-units",),
     "store/checkpoint.py": ("headrace-checkpoint",),
     "store/maintenance.py": ("headrace-maintenance", "headrace-keys"),
     "store/reput.py": ("headrace-reput",),
@@ -538,15 +537,15 @@ SHORT: dict[str, str] = {
     "broker/network/listener.py": "one connection's greeting",
     "broker/server.py": "the broker's own end, which is awaited",
     "cli/connect/worker.py": "a worker's start, which is awaited",
-    "cli/supervision/roles.py": "until the first commit",
-    "client/_loop.py": "a call, which is awaited",
-    "client/_read_ahead.py": "pulls, which are awaited",
-    "client/_session.py": "a connection that is opened, which is awaited",
+    "cli/supervision/channel.py": "until the first commit",
+    "client/blocking.py": "a call, which is awaited",
+    "client/pulling.py": "pulls, which are awaited",
+    "client/_connection.py": "a connection that is opened, which is awaited",
     "client/push.py": "the consumer's own end, which is awaited",
     "client/transactions.py": "an answer to a broker, which asks again",
-    "connect/connectors/rocketmq/reading.py": "awaited by the reading",
+    "connect/connectors/rocketmq/source.py": "awaited by the reading",
     "connect/data/plane.py": "one order to the engine",
-    "connect/hosts/probing.py": "one probe, whose patience ends",
+    "connect/hosts/life.py": "one probe, whose patience ends",
     "connect/hosts/serving.py": "one connection, which its end closes",
     "connect/log/file.py": "a compaction, which is awaited",
     "connect/running.py": "the worker's own end, which is awaited",
@@ -554,7 +553,7 @@ SHORT: dict[str, str] = {
     "connect/worker/copies.py": "one start or end of a host",
     "connect/worker/forgetting.py": "one removal, which is tried again",
     "connect/worker/worker.py": "one record, or one start",
-    "runtime/user_code/asynchronous.py": "awaited together",
+    "runtime/user_code/calls.py": "awaited together",
 }
 
 

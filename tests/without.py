@@ -24,7 +24,7 @@ from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.commit.journal.lease import DriverLease
 from headrace.runtime.commit.journal.publishing import Publisher
 from headrace.runtime.commit.journal.transactions import JournalTransactions
-from headrace.runtime.state import topic
+from headrace.runtime.state import home
 from headrace.store import MessageStore, StageKey, StoreSettings
 
 __all__ = ["VARIABLE", "go_without", "going_without", "without"]
@@ -100,7 +100,7 @@ _GUARDS: Mapping[str, tuple[Change, ...]] = {
         (JournalTransactions, "_check_lease", _own_only),
     ),
     # late repetitions are left out where state is read,
-    "first_copies": ((topic, "FirstCopies", _AllCopies),),
+    "first_copies": ((home, "FirstCopies", _AllCopies),),
     # and written over where they would hide state from compaction.
     "mend": ((Publisher, "mend", _nothing),),
 }

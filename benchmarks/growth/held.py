@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 
-from headrace.protocol.columns import encode_records
+from headrace.protocol.records import encode_records
 from headrace.store import MessageStore, QueueAppend, StoreSettings
-from headrace.store.keys.query import KeyQuery
+from headrace.store.keys.finding import KeyQuery
 
 __all__ = ["append_and_die", "held", "memory_of"]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.keys import properties_of_key
-from headrace.protocol.columns import encode_records, stamp_records
 from headrace.protocol.properties import encode_properties
+from headrace.protocol.records import encode_records
+from headrace.protocol.stamps import stamp_records
 from headrace.runtime.state.local import Copy, LocalCopies, StateTopicBlock
 from headrace.runtime.testing.job import MemoryJob
 from headrace.runtime.testing.topics import Sent
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import StateSummary
     from headrace.runtime.commit.transactions import QueueMessages
     from headrace.runtime.control import Control
-    from headrace.runtime.state.copies import StateCopies
-    from headrace.runtime.state.store import ChangeSet
-    from headrace.runtime.testing.memory import MemoryWriter, SavedChanges
+    from headrace.runtime.state.store import ChangeSet, StateCopies
+    from headrace.runtime.testing.job import MemoryWriter, SavedChanges
     from headrace.topology import Topology
 
 __all__ = ["Event", "StoredJob", "stored_job"]

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from headrace.connect.config import permits, providers
-from headrace.connect.config.permits import Permits
+from headrace.connect.config import providers
+from headrace.connect.config.providers import Permits
 from headrace.connect.transforms.python_function import PythonFunction
 from headrace.connect.worker import WorkerSettings
 from headrace.errors import ConnectorConfigError, SettingsError
@@ -36,8 +36,8 @@ def worker() -> Iterator[Running]:
 @pytest.fixture(autouse=True)
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     # Tests before this one may have used up what it says in ten seconds.
-    log = QuietLog(logging.getLogger("headrace.connect.rest.guard"))
-    monkeypatch.setattr("headrace.connect.rest.guard._quiet", log)
+    log = QuietLog(logging.getLogger("headrace.connect.rest.calls"))
+    monkeypatch.setattr("headrace.connect.rest.calls._quiet", log)
 
 
 def refused(worker: Running, reason: str) -> int:
@@ -191,9 +191,9 @@ def test_connections_are_bounded_and_others_are_answered_again(worker: Running) 
 
 @pytest.fixture
 def restricted(request: pytest.FixtureRequest) -> Iterator[None]:
-    permits.restrict(request.param)
+    providers.restrict(request.param)
     yield
-    permits.restrict(None)
+    providers.restrict(None)
 
 
 def refusals(**texts: str) -> str:
@@ -237,7 +237,7 @@ def test_what_is_listed_opens_nothing_beside_it(
         folder.mkdir()
         (folder / "db").write_text("swordfish")
     (inside / "link").symlink_to(outside / "db")
-    permits.restrict(Permits(env=["DB_*"], files=[str(inside)], functions=["tests.connect"]))
+    providers.restrict(Permits(env=["DB_*"], files=[str(inside)], functions=["tests.connect"]))
     taken = providers.resolve({"a": "${env:DB_PASSWORD}", "b": f"${{file:{inside}/db}}"})
     assert set(taken.values()) == {"swordfish"}
     refusals(a="${env:XDB_PASSWORD}")

@@ -66,8 +66,8 @@ def start(folder: Path) -> EmbeddedBroker:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     # Tests before this one may have used up what it says in ten seconds.
-    log = QuietLog(logging.getLogger("headrace.broker.failures"))
-    monkeypatch.setattr("headrace.broker.failures._quiet", log)
+    log = QuietLog(logging.getLogger("headrace.broker.requests"))
+    monkeypatch.setattr("headrace.broker.requests._quiet", log)
     (tmp_path / "acl.yml").write_text(RULES)
     scene = Scene(tmp_path, start(tmp_path))
     with scene(ADMIN) as admin:

@@ -13,7 +13,7 @@ import pytest
 import headrace
 from headrace import StreamBuilder, TopologyTestDriver, serdes
 from headrace.errors import DeserializationError, HeadraceError, SerializationError
-from headrace.runtime.state.values import reader
+from headrace.runtime.state.views import reader
 from headrace.serdes.signed import PickleSerde, StateSerde, travelling_with
 from headrace.topology import SpoutCollector
 from headrace.topology.shapes import state_shape
@@ -188,7 +188,7 @@ OPENERS = {
     "spark/plans.py": "the plan comes from the driver, with the job",
     "spark/ticks.py": "so do the offsets of a batch",
     "connect/data/engine.py": "from the standard input that the worker has made",
-    "transactions/spout_log.py": "from a folder that only this user can write to",
+    "transactions/components.py": "from a folder that only this user can write to",
 }
 
 

@@ -19,8 +19,7 @@ from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.transactions import CommitAnswer, CommitRecord, OpenAnswer, Position
 from headrace.store import FileOps
-from headrace.store.damage.examination import examine_store
-from headrace.store.damage.repair import repair_store
+from headrace.store.damage.examination import examine_store, repair_store
 from tests.broker.wire import COMMIT_TOPIC, JOB, JobWire, staged_part
 from tests.without import without
 

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from headrace.broker import BrokerProcess, BrokerSettings, EmbeddedBroker, Limits, spawn_broker
+from headrace.broker.network.connection import Ledger
 from headrace.broker.network.descriptors import most_connections
-from headrace.broker.network.ledger import Ledger
 from headrace.errors import SettingsError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command, encode

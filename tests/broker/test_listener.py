@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from headrace.broker.network.connection import Connection, Hooks
-from headrace.broker.network.ledger import Ledger
+from headrace.broker.network.connection import Connection, Hooks, Ledger
 from headrace.broker.network.limits import Limits
 from headrace.broker.network.listener import Gate, Listener
 

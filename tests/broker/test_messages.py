@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.broker.transactions.messages import read_halves
+from headrace.broker.transactions.book import read_halves
 from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
 from headrace.protocol.frames import Command
 from headrace.protocol.ids import decode_offset_id

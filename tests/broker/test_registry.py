@@ -10,6 +10,7 @@ import pytest
 
 from headrace.broker.naming.registry import BrokerPlace, BrokerRegistry, Registration
 from headrace.errors import ProtocolError
+from headrace.protocol.bodies import dumps
 from headrace.protocol.registration import read_registration
 from headrace.protocol.routes import (
     DataVersion,
@@ -18,7 +19,6 @@ from headrace.protocol.routes import (
     RegisterBroker,
     TopicConfig,
     TopicConfigTable,
-    dumps,
 )
 
 EXPIRY = 120.0

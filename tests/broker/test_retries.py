@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
+from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.compression import compress
 from headrace.protocol.frames import Command
 from headrace.protocol.messages import StoredMessage
-from headrace.protocol.routes import TopicConfig, loads
+from headrace.protocol.routes import TopicConfig
 from tests.broker.test_delays import FAST, wait_for
 from tests.broker.wire import Wire
 

@@ -17,11 +17,10 @@ from headrace import serdes
 from headrace.cli.app import app
 from headrace.client import Admin, Client
 from headrace.errors import FencedError, HeadraceError
+from headrace.runtime.commit.drivers import Lease
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.publishing import totals
-from headrace.runtime.commit.lease import Lease
-from headrace.runtime.jobs.abort import abort
-from headrace.runtime.jobs.standings import standing_of_job
+from headrace.runtime.jobs.journal import abort, standing_of_job
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology, commit_topic
 from tests.clusters import Cluster

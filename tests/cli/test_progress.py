@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from headrace.cli import progress
 from headrace.cli import progress as progress_module
-from headrace.cli import restoring
 from headrace.cli.progress import ending_of, line_of, shown
-from headrace.runtime.commit.lease import LeaseWait
+from headrace.runtime.commit.drivers import LeaseWait
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Told:
 def told_of(
     samples: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, *, patience: float
 ) -> Told:
-    monkeypatch.setattr(restoring, "_PATIENCE", patience)
+    monkeypatch.setattr(progress, "_PATIENCE", patience)
     for interval in ("_PLAIN_INTERVAL", "_LIVE_INTERVAL"):
         monkeypatch.setattr(progress_module, interval, 0.01)
     monkeypatch.setattr(progress_module, "_PLAIN_LOOKS", 1)

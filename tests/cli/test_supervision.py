@@ -16,8 +16,7 @@ import pytest
 
 from headrace.cli import _run, main
 from headrace.cli.supervision import Supervisor, taken_over
-from headrace.cli.supervision.endings import Restarts
-from headrace.cli.supervision.silence import Silence
+from headrace.cli.supervision.supervisor import Restarts, Silence
 
 #: What every program begins with: ``say`` and ``hear`` to the supervisor, ``count`` of its starts.
 BEGIN = """

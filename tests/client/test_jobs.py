@@ -13,7 +13,7 @@ from headrace.errors import (
     StagedPartMissingError,
     TopicNotFoundError,
 )
-from headrace.protocol.columns import encode_records
+from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import (
     CommitRecord,
     CommitRequest,

@@ -21,11 +21,10 @@ from headrace.client import (
     Retry,
     StoredMessage,
 )
-from headrace.client._consuming import OrderedWorkers, Processing
+from headrace.client._consuming import OrderedWorkers, Processing, ProcessQueue
 from headrace.client._listening import Heard, Listener, Listening
-from headrace.client._process_queue import ProcessQueue
-from headrace.client._queue_locks import QueueLocks
-from headrace.client.outcomes import ABANDONED
+from headrace.client._push_engine import QueueLocks
+from headrace.client.deliveries import ABANDONED
 from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command

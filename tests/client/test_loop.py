@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from headrace.client import Client
-from headrace.client._loop import LoopThread, called_by, loop_thread
+from headrace.client.blocking import LoopThread, called_by, loop_thread
 
 T = TypeVar("T")
 

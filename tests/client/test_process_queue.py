@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client import MessageQueue, StoredMessage
-from headrace.client._local_offsets import LocalOffsets
-from headrace.client._process_queue import ProcessQueue
+from headrace.client._consuming import ProcessQueue
+from headrace.client._push_engine import LocalOffsets
 
 QUEUE = MessageQueue("lines", "broker-a", 0)
 

@@ -32,8 +32,7 @@ from headrace.client import (
 from headrace.errors import ConfigurationError, SettingsError, TopicNotFoundError
 from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import RequestCode
-from headrace.protocol.commands import Buffer
-from headrace.protocol.frames import Command
+from headrace.protocol.frames import Buffer, Command
 from headrace.protocol.groups import LockRequest, LockResult, dead_letter_topic
 from tests.clusters import Cluster
 

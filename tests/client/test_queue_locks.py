@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from headrace.client import AsyncClient, MessageQueue
-from headrace.client._queue_locks import QueueLocks
+from headrace.client._push_engine import QueueLocks
 from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command

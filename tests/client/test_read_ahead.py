@@ -9,8 +9,7 @@ from datetime import timedelta
 import pytest
 
 from headrace.client import MessageQueue, PullStatus
-from headrace.client._read_ahead import ReadAhead
-from headrace.client.pulling import whole_results
+from headrace.client.pulling import ReadAhead, whole_results
 from headrace.client.results import PullResult
 from headrace.errors import OffsetExpiredError
 from headrace.protocol.records import encode_records

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.broker.network.certificates import make_certificate
+from headrace.broker.network.listener import make_certificate
 from headrace.cli import main
 from headrace.client import (
     Admin,

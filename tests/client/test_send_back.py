@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from headrace.client import DEAD_LETTER, AsyncClient, MessageQueue, Outcome, Retry, StoredMessage
-from headrace.client._send_back import SendBack
+from headrace.client._consuming import SendBack
 from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command

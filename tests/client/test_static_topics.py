@@ -17,7 +17,7 @@ from headrace.client import (
     Producer,
     PullConsumer,
 )
-from headrace.client._provision import topic_fields
+from headrace.client.pulling import topic_fields
 from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command

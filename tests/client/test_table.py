@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.client import MessageQueue
-from headrace.client._key_index import KeyIndex, digests_of
-from headrace.client._table import Table
+from headrace.client._table import KeyIndex, Table, digests_of
 from headrace.keys import properties_of_key
 from headrace.protocol.columns import MessageColumns, decode_columns
 from headrace.protocol.properties import encode_properties

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.packing.wheels import build_wheel
+from headrace.packing.distributions import build_wheel
 from tests.cluster.brokers import OneBroker, install
 from tests.cluster.machines import Running
 from tests.cluster.spark_cluster import MARKS, ROOT, TOGETHER, SparkCluster

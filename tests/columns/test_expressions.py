@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.columns import Expression, Schema, coalesce, col, concat, explode, if_else, lit
-from headrace.columns.evaluation import Explosion, evaluate, exploded, filtered
+from headrace.columns.functions import Explosion, evaluate, exploded, filtered
 from headrace.columns.schema import column_of
 from headrace.columns.values import ColumnValues, python_values
 

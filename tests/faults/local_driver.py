@@ -27,16 +27,14 @@ from headrace.protocol.transactions import CommitAnswer, CommitRecord
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.control import Summary
 from headrace.runtime.job_plan import JobConnection
-from headrace.runtime.state.checks import Migrations, settled_record
 from headrace.runtime.state.interface import StoreFactory
+from headrace.runtime.state.steps import Migrations, settled_record
 from headrace.settings import JobSettings
 from headrace.spark import worker
-from headrace.spark.coordinator import assemble
-from headrace.spark.launch import make_connection, prepare_topics
+from headrace.spark.cluster import make_connection, prepare_topics
+from headrace.spark.driver import assemble
 from headrace.spark.plans import pickle_plan
-from headrace.spark.rows import blocks_of
-from headrace.spark.source import JobReader, Launch
-from headrace.spark.stages import stage_function
+from headrace.spark.source import JobReader, Launch, blocks_of, stage_function
 from headrace.topology import Topology
 from tests.faults.word_pipeline import topology
 

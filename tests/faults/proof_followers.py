@@ -16,7 +16,7 @@ from headrace.protocol.transactions import CommitRecord, StateSummary
 from headrace.runtime.stage import PROCESSORS
 from headrace.runtime.state.layouts import PlainLayout
 from headrace.runtime.state.store import decode_entries, encode_entries
-from headrace.runtime.state.values import reader
+from headrace.runtime.state.views import reader
 from headrace.topology import Topology
 from headrace.topology.shapes import state_shape
 

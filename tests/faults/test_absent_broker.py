@@ -17,10 +17,9 @@ from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.errors import ConfigurationError, ConnectionFailedError, TopicNotFoundError
 from headrace.protocol.routes import TopicRoute
-from headrace.runtime.jobs.abort import abort
-from headrace.runtime.jobs.standings import standings
+from headrace.runtime.jobs.journal import abort, standings
 from headrace.spark import worker
-from headrace.spark.launch import prepare_topics
+from headrace.spark.cluster import prepare_topics
 from headrace.streams import StreamBuilder
 from tests.faults.harness import await_true
 from tests.faults.local_driver import LocalDriver

@@ -23,10 +23,9 @@ from headrace.errors import (
     PredecessorMismatchError,
 )
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.commit.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName, LeaseWait
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.transactions import JournalTransactions
-from headrace.runtime.commit.lease import LeaseWait
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.topology.names import commit_topic, journal_topic
 

@@ -16,7 +16,7 @@ import pytest
 
 from headrace import StreamBuilder, serdes
 from headrace.client import Producer, PullConsumer
-from headrace.client._committed import CommittedReading
+from headrace.client.results import CommittedReading
 from headrace.protocol.journal_tags import TAG, parse_tags
 from headrace.runtime.batches.cutting import Cut
 from headrace.spark.batches.function_worker import run

@@ -15,12 +15,11 @@ import pytest
 from headrace.client import Admin, Client, Producer
 from headrace.errors import JobFailedError
 from headrace.protocol.messages import Message
-from headrace.runtime.commit.drivers import DriverName
-from headrace.runtime.commit.lease import Lease
+from headrace.runtime.commit.drivers import DriverName, Lease
 from headrace.runtime.state.claims import claimed
 from headrace.runtime.state.following import StateFollower
 from headrace.settings import JobSettings
-from headrace.spark.launch import Prepared, make_connection, prepare_topics
+from headrace.spark.cluster import Prepared, make_connection, prepare_topics
 from headrace.spark.standby import Standby
 from tests.faults.broker import Broker, make_lines, running_broker, send
 from tests.faults.harness import await_true

@@ -31,9 +31,8 @@ from headrace.columns import count
 from headrace.columns import sum as sum_of
 from headrace.errors import StateError
 from headrace.runtime.stage import PROCESSORS
-from headrace.runtime.state.files import exported, import_state
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.rescaling import rescale
+from headrace.runtime.state.rescaling import exported, import_state, rescale
 from headrace.runtime.state.views import StateView
 from headrace.serdes import Deserializer, Keyed
 from headrace.streams import GlobalTable, KeyedStream, Stream, StreamBuilder, Table

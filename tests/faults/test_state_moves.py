@@ -11,7 +11,7 @@ import pytest
 from headrace import serdes
 from headrace.errors import PartitionCountError, StateError
 from headrace.runtime import StateMigration
-from headrace.runtime.commit.lease import Lease
+from headrace.runtime.commit.drivers import Lease
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.rescaling import rescale
 from headrace.runtime.state.views import StateView

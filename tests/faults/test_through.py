@@ -21,7 +21,7 @@ from headrace.client import Admin, Producer, PullConsumer
 from headrace.protocol.properties import encode_properties
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
-from headrace.topology.operators.through import WATERMARK
+from headrace.topology.operators.core import WATERMARK
 from headrace.topology.windows import tumbling
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig

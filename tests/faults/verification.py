@@ -16,7 +16,7 @@ from headrace.protocol.commit_log import CommitLog, Verdict
 from headrace.protocol.journal_tags import TAG, FirstCopies, parse_tags
 from headrace.protocol.messages import StoredMessage
 from headrace.protocol.transactions import CommitRecord, commit_in
-from headrace.runtime.state.topic import StateTopicReader
+from headrace.runtime.state.home import StateTopicReader
 from tests.faults.word_pipeline import EACH, LATEST, LINES, pipeline
 
 _SHOWN = 5

@@ -14,7 +14,7 @@ from headrace import Topology
 from headrace.errors import HeadraceError
 from headrace.runtime.job_plan import JobConnection
 from headrace.settings import JobSettings
-from headrace.spark.launch import Prepared, make_connection, prepare_topics
+from headrace.spark.cluster import Prepared, make_connection, prepare_topics
 from headrace.spark.plans import pickle_plan
 from headrace.spark.standby import Standby
 from tests.faults.local_driver import PARTITIONS

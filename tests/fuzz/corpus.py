@@ -10,9 +10,9 @@ import msgspec
 import pyarrow as pa
 
 from headrace.protocol.codes import RequestCode, SysFlag
-from headrace.protocol.columns import encode_records
 from headrace.protocol.frames import Command, encode
 from headrace.protocol.messages import Message, encode_batch
+from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import (
     CommitRecord,
     CommitRequest,

@@ -22,20 +22,26 @@ from headrace.errors import (
     StateError,
 )
 from headrace.protocol.attributes import apply_attributes
-from headrace.protocol.batches import batch_to_records, largest_records
 from headrace.protocol.bodies import loads
 from headrace.protocol.codes import SysFlag
-from headrace.protocol.columns import decode_columns, stamp_records, tag_hashes
+from headrace.protocol.columns import decode_columns
 from headrace.protocol.compression import decompress
 from headrace.protocol.frames import Command, FrameBuffer, encode
-from headrace.protocol.groups import Heartbeat, LockRequest, split_tags
+from headrace.protocol.groups import (
+    ConsumerConnections,
+    ConsumeStats,
+    Heartbeat,
+    LockRequest,
+    TopicStats,
+    split_tags,
+)
 from headrace.protocol.ids import decode_offset_id
 from headrace.protocol.layout import locate, record_starts
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import decode_properties
-from headrace.protocol.records import Records
+from headrace.protocol.records import Records, batch_to_records, largest_records
 from headrace.protocol.routes import ClusterInfo, RegisterBroker, TopicConfigTable, TopicRoute
-from headrace.protocol.stats import ConsumerConnections, ConsumeStats, TopicStats
+from headrace.protocol.stamps import stamp_records, tag_hashes
 from headrace.protocol.transactions import (
     CommitRequest,
     OpenRequest,
@@ -45,8 +51,8 @@ from headrace.protocol.transactions import (
     split_queue_name,
     stored_commit,
 )
-from headrace.runtime.state.files import _entry
 from headrace.runtime.state.local import read_changes
+from headrace.runtime.state.rescaling import _entry
 from tests.fuzz import corpus
 
 __all__ = ["TARGETS", "Target"]

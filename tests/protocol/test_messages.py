@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import MessageRejectedError, ProtocolError
-from headrace.protocol.batches import batch_to_records
 from headrace.protocol.messages import Message, StoredMessage, decode_messages, encode_batch
 from headrace.protocol.properties import decode_properties
+from headrace.protocol.records import batch_to_records
 from tests.protocol.reference import as_read, block_of, damaged, stored_bytes, stored_messages
 
 

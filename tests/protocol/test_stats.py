@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from headrace.protocol.bodies import QueueRef, dumps, loads
-from headrace.protocol.stats import ConsumerConnections, ConsumeStats, TopicOffset, TopicStats
+from headrace.protocol.groups import ConsumerConnections, ConsumeStats, TopicOffset, TopicStats
 
 STATS = b"""{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:{
 "lastUpdateTimestamp":1700000000000,"maxOffset":5,"minOffset":0}},"topicPutTps":0.5}"""

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from headrace import StreamBuilder, serdes
 from headrace.client import Admin, Client, MessageQueue
 from headrace.errors import OffsetExpiredError, StateError
-from headrace.protocol.columns import MessageColumns, decode_columns, encode_records, stamp_records
+from headrace.protocol.columns import MessageColumns, decode_columns
+from headrace.protocol.records import encode_records
+from headrace.protocol.stamps import stamp_records
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.batches.cutting import Cut, Cutter
+from headrace.runtime.batches.cutting import Cut, Cutter, make_tag
 from headrace.runtime.batches.positions import Position, Positions, begins_within
-from headrace.runtime.batches.tags import make_tag
 from headrace.topology import BatchSink
 
 Tag = tuple[int, int]

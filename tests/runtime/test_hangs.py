@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.runtime.hangs import hanging_line, read_traces, traced
+from headrace.runtime.time_limit import hanging_line, read_traces, traced
 from headrace.runtime.user_code.calls import UserFunction
 
 LIMIT = 0.2

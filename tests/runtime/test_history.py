@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.cli._job_history import _show_data, _show_tables
+from headrace.cli._jobs import _show_data, _show_tables
 from headrace.client import Admin, Client, Message, MessageQueue, Producer, PullConsumer
 from headrace.embedded import embedded_broker
 from headrace.errors import ConnectionFailedError
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.jobs import history as module
 from headrace.runtime.jobs.history import HistoryEntry, history
-from headrace.runtime.jobs.standings import standing_of_job
+from headrace.runtime.jobs.journal import standing_of_job
 from headrace.topology import commit_topic
 
 JOB = "long"

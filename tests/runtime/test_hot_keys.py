@@ -15,7 +15,7 @@ from headrace import StreamBuilder, Topology, serdes, session, sliding, tumbling
 from headrace.keys import encode_key
 from headrace.runtime import TopologyTestDriver
 from headrace.runtime.joins.buckets import BLOCK_RECORDS
-from headrace.runtime.joins.layouts import JoinSessionLayout
+from headrace.runtime.joins.sessions import JoinSessionLayout
 from headrace.runtime.state.layouts import BucketLayout, StateLayout
 from headrace.topology import SidesJoin
 

@@ -7,8 +7,8 @@ import dataclasses
 import msgspec
 import pytest
 
-from headrace.protocol.columns import encode_records
 from headrace.protocol.messages import StoredMessage, decode_messages
+from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.jobs.history import told
 

@@ -20,10 +20,9 @@ from rocksdict import Rdict
 
 from headrace.errors import StateMismatchError
 from headrace.protocol.transactions import StateSummary
-from headrace.runtime.state import databases
-from headrace.runtime.state.copies import CopiedStore
+from headrace.runtime.state import local
 from headrace.runtime.state.local import LocalCopies, StateTopicBlock, restoring
-from headrace.runtime.state.store import ChangeSet
+from headrace.runtime.state.store import ChangeSet, CopiedStore
 
 LINEAGE = [[1, 1]]
 
@@ -194,8 +193,8 @@ def test_damaged_database_that_another_process_has_is_not_deleted(
             holder.wait()
             return Rdict(path, *given, **named)
 
-    monkeypatch.setattr(databases, "Rdict", Damaged)
-    database = databases.open_database(tmp_path / "db")
+    monkeypatch.setattr(local, "Rdict", Damaged)
+    database = local.open_database(tmp_path / "db")
     try:
         assert database.get(b"k") == b"v"
     finally:
@@ -209,14 +208,14 @@ def test_process_that_is_stopped_does_not_hold_its_successor_up(tmp_path: Path) 
     try:
         for _ in range(2):
             began = time.monotonic()
-            database = databases.open_database(tmp_path / "db")
+            database = local.open_database(tmp_path / "db")
             assert time.monotonic() - began < 5
             assert database.get(b"k") is None, "a copy of its own"
             database.close()
     finally:
         holder.kill()
         holder.wait()
-    database = databases.open_database(tmp_path / "db")
+    database = local.open_database(tmp_path / "db")
     assert database.get(b"k") == b"v"
     database.close()
     assert not (tmp_path / "db-1" / "CURRENT").exists()
@@ -226,7 +225,7 @@ def started(path: Path) -> subprocess.Popen[str]:
     """Start a process that has a database open."""
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from headrace.runtime.state.databases import open_database\n"
+        "from headrace.runtime.state.local import open_database\n"
         "database = open_database(Path(sys.argv[1])); database.put(b'k', b'v'); print('open')\n"
         "sys.stdout.flush(); time.sleep(60)"
     )

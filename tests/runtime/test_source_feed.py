@@ -17,13 +17,10 @@ from headrace import serdes
 from headrace.client import MessageQueue
 from headrace.errors import DeserializationError, ProtocolError
 from headrace.protocol.codes import SysFlag
-from headrace.protocol.columns import (
-    MessageColumns,
-    decode_columns,
-    encode_records,
-    stamp_records,
-)
-from headrace.protocol.hosts import LOCALHOST
+from headrace.protocol.columns import MessageColumns, decode_columns
+from headrace.protocol.ids import LOCALHOST
+from headrace.protocol.records import encode_records
+from headrace.protocol.stamps import stamp_records
 from headrace.runtime.blocks import Block
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.event_time.watermarks import QueueWatermark, SourceWatermarks
@@ -32,8 +29,7 @@ from headrace.runtime.planning import QueueRange, Split
 from headrace.runtime.sources.task import Run, SourceFeed, run_source
 from headrace.runtime.user_code.errors import Finder, Original
 from headrace.topology import ErrorPolicy
-from headrace.topology.operators.core import Operator, Source
-from headrace.topology.operators.outside import MessageSource
+from headrace.topology.operators.core import MessageSource, Operator, Source
 
 DAY = 86_400_000
 

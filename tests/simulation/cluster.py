@@ -17,8 +17,8 @@ import headrace.broker.server
 import headrace.broker.snapshots
 import headrace.spark.driver
 import headrace.spark.job
-import headrace.spark.query
-import headrace.store.replication.cutting
+import headrace.spark.source
+import headrace.store.replication.copyist
 import headrace.store.store
 from headrace.broker import BrokerServer, BrokerSettings
 from headrace.broker.core import Core
@@ -229,7 +229,7 @@ class EmbeddedCluster:
                 (BrokerServer, "_advertised", lambda _, bound: bound.getsockname()),
                 (headrace.broker.server, "StoreSettings", self._quick_store),
                 (headrace.store.store, "FileOps", files),
-                (headrace.store.replication.cutting, "FileOps", files),
+                (headrace.store.replication.copyist, "FileOps", files),
                 (headrace.broker.snapshots, "FileOps", files),
             ):
                 stack.enter_context(patch.object(place, name, instead))
@@ -357,8 +357,8 @@ class Drivers:
                 (headrace.spark.driver, "end_session", lambda _: None),
                 (headrace.spark.driver, "forget_dead_session", forget),
                 (headrace.spark.driver, "checkpoint_folder", lambda: nullcontext("")),
-                (headrace.spark.query, "session_is_ours", lambda: True),
-                (headrace.spark.query, "col", str),
+                (headrace.spark.source, "session_is_ours", lambda: True),
+                (headrace.spark.source, "col", str),
                 (JobPlan, "state_root", property(state_root)),
                 # Of whoever is no driver, and so has no settings.
                 (LeaseTimes.__init__, "__defaults__", (_LEASE.total_seconds(),)),

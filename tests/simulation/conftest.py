@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connect.config.permits import restrict
+from headrace.connect.config.providers import restrict
 from tests.run.servers import MEMORY
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.connect.hosts.ahead import Ahead, Given
+from headrace.connect.hosts.source_unit import Ahead, Given
 from headrace.connect.log import UnitStory
 from tests.simulation.mutants import Mutant
 

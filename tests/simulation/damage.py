@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import CommitLostError, HeadraceError
-from headrace.store.damage.examination import examine_store
-from headrace.store.damage.repair import repair_store
+from headrace.store.damage.examination import examine_store, repair_store
 from tests.simulation.checks import NewMessages, require
 from tests.simulation.job import JOB
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
-    from headrace.store.fences import Loss
+    from headrace.store.entries import Loss
     from tests.simulation.cluster import Drivers, EmbeddedCluster
 
 __all__ = ["Caretaker"]

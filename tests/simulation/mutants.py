@@ -11,27 +11,28 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from headrace.broker.delays.scheduler import Plan, Scheduler
+from headrace.broker.delays import Plan, Scheduler
 from headrace.broker.handlers import jobs as handlers
 from headrace.broker.jobs import JobBook
-from headrace.broker.naming import names
+from headrace.broker.naming import registry
 from headrace.client import Producer, _connection
-from headrace.client._process_queue import ProcessQueue
+from headrace.client._consuming import ProcessQueue
 from headrace.protocol.transactions import StateSummary
 from headrace.runtime.commit.journal import publishing
 from headrace.runtime.commit.journal.publishing import Publisher
 from headrace.runtime.marks import _BROKER_BITS, Marks
 from headrace.runtime.sources import starts
-from headrace.runtime.state import databases, local
+from headrace.runtime.state import local
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.store import ChangeSet
-from headrace.spark import coordinator, source, standby
+from headrace.spark import driver as coordinator
+from headrace.spark import source, standby
 from headrace.store import MessageStore, QueueAppend, StageKey
 from headrace.store.fileops import read_all
 from headrace.store.log import CommitLog
 from headrace.store.replication.leading import ReplicaBook, Settled
 from headrace.store.requests import UnitResult
-from headrace.store.unit import _Files
+from headrace.store.staging import _Files
 from headrace.store.writer import Writer
 from tests.without import without
 
@@ -103,7 +104,7 @@ def _save_at_once(
 ) -> None:
     """Write the changes of an attempt into the copy, whether it is going to count or not."""
     _save(self, store, partition, attempt, base, changes)
-    database = vars(databases)["Rdict"](str(self._folder(store, partition) / "db"))
+    database = vars(local)["Rdict"](str(self._folder(store, partition) / "db"))
     for key, value in zip(changes.keys, changes.values, strict=True):
         if value is not None:
             database.put(key, value)
@@ -261,7 +262,7 @@ MUTANTS = (
         "keys of a name server are not kept",
         "key",
         since=10,
-        changes=((names, "save_snapshot", _nothing),),
+        changes=((registry, "save_snapshot", _nothing),),
     ),
     Mutant(
         "a delayed message does not wait",

@@ -18,10 +18,9 @@ from headrace.errors import (
 )
 from headrace.protocol.transactions import CommitRequest
 from headrace.runtime.commit.broker import BrokerTransactions
-from headrace.runtime.jobs.abort import abort
-from headrace.runtime.state.files import exported, import_state
+from headrace.runtime.jobs.journal import abort
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.rescaling import rescale
+from headrace.runtime.state.rescaling import exported, import_state, rescale
 from headrace.runtime.state.views import StateView
 from headrace.topology.names import commit_topic
 from tests.simulation.checks import require

@@ -15,14 +15,14 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import headrace.client._loop
-import headrace.client._session
+import headrace.client._connection
+import headrace.client.blocking
 import headrace.spark.worker
 from headrace import failpoints
-from headrace.client import _retry
-from headrace.client._loop import LoopThread, loop_thread
+from headrace.client import client
+from headrace.client.blocking import LoopThread, loop_thread
 from headrace.runtime.commit import drivers
-from headrace.runtime.state import databases, local
+from headrace.runtime.state import local
 from tests.simulation.disk import SimulatedBatch, SimulatedDatabases, SimulatedReadOptions
 from tests.simulation.spark import TaskNumbers
 from tests.simulation.threads import SimulatedLock, SimulatedRLock, threads_of
@@ -35,7 +35,7 @@ def variables(world: Callable[[], World]) -> list[Variable]:
     def lock() -> SimulatedLock:
         return SimulatedLock(world())
 
-    worker, loop = headrace.spark.worker, headrace.client._loop
+    worker, loop = headrace.spark.worker, headrace.client.blocking
     return [
         (worker, "_connections", dict),
         (worker, "_connecting", lock),
@@ -44,7 +44,7 @@ def variables(world: Callable[[], World]) -> list[Variable]:
         (loop, "_current", lambda: None),
         (loop, "_starting", lock),
         (loop, "_inherited", list),
-        (headrace.client._session, "_abandoned", list),
+        (headrace.client._connection, "_abandoned", list),
         (drivers, "_ended", set),
     ]
 
@@ -198,11 +198,11 @@ def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, Tas
     def is_stopped(pid: int | None) -> bool:
         return any(each.pid == pid and each.asleep for each in world.processes)
 
-    real: Any = vars(databases)["Rdict"]
+    real: Any = vars(local)["Rdict"]
     rdict = here(databases_of_all.open, real)
     vars(rdict)["destroy"] = here(databases_of_all.destroy, real.destroy)
     worker: Any = headrace.spark.worker
-    loop: Any = headrace.client._loop
+    loop: Any = headrace.client.blocking
     still = SimpleNamespace(set_threshold=lambda *_: None, collect=int, freeze=lambda: None)
     changes: list[tuple[Any, str, Any]] = [
         (world, "process", made),
@@ -215,10 +215,10 @@ def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, Tas
         (drivers, "_space", here(lambda: "1", drivers._space)),
         (drivers, "_boot", here(lambda: process().machine, drivers._boot)),
         (failpoints, "_armed", points),
-        (_retry._jitter, "uniform", here(luck.uniform, _retry._jitter.uniform)),
-        (databases, "Rdict", rdict),
-        (databases, "_owner", here(databases_of_all.owner, databases._owner)),
-        (databases, "_is_stopped", here(is_stopped, databases._is_stopped)),
+        (client._jitter, "uniform", here(luck.uniform, client._jitter.uniform)),
+        (local, "Rdict", rdict),
+        (local, "_owner", here(databases_of_all.owner, local._owner)),
+        (local, "_is_stopped", here(is_stopped, local._is_stopped)),
         (local, "WriteBatch", here(SimulatedBatch, vars(local)["WriteBatch"])),
         (local, "ReadOptions", here(SimulatedReadOptions, vars(local)["ReadOptions"])),
         (worker, "TaskContext", numbers),
@@ -238,14 +238,14 @@ def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, Tas
         gc.disable()
         values = [(module, name, vars(module)[name]) for module, name, _ in world.variables]
         # Until all is as it was before: others may ask for their loop at any moment.
-        with headrace.client._loop.called_by(others):
+        with headrace.client.blocking.called_by(others):
             try:
                 yield points, databases_of_all, numbers
             finally:
                 world.end()
                 for module, name, value in values:
                     setattr(module, name, value)
-                headrace.client._loop._current = others.loop
+                headrace.client.blocking._current = others.loop
                 # What ends later would close a number that is another's by then.
                 gc.collect()
                 close_all()

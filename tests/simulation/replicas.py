@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.broker.core import Core
-    from headrace.store.replication.epochs import Epoch
+    from headrace.store.replication.following import Epoch
     from tests.simulation.network import Network
     from tests.simulation.processes import Points
     from tests.simulation.world import Process, World

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import headrace.runtime.sources.starts
-import headrace.store.retention
+import headrace.store.maintenance
 from headrace.errors import (
     BrokerStorageError,
     HeadraceError,
@@ -324,7 +324,7 @@ class Losses:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Hear what the job says; and let stores expire what is too old from now on."""
-        by_age = headrace.store.retention.end_of_expired
+        by_age = headrace.store.maintenance.end_of_expired
 
         def end_of_expired(*given: object, age: object, **more: object) -> int:
             return 0 if self._age is None else by_age(*given, age=age, **more)  # type: ignore[arg-type]
@@ -333,6 +333,6 @@ class Losses:
             stack.enter_context(patch.object(self._drivers, "forgives", self._forgives))
             stack.enter_context(patch.object(headrace.runtime.sources.starts, "logger", self))
             stack.enter_context(
-                patch.object(headrace.store.retention, "end_of_expired", end_of_expired)
+                patch.object(headrace.store.maintenance, "end_of_expired", end_of_expired)
             )
             yield

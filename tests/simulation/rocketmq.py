@@ -14,14 +14,13 @@ from functools import partial
 
 from headrace.broker.locks import QueueLocks
 from headrace.errors import BrokerError, TopicNotFoundError
-from headrace.protocol.batches import batch_to_records
 from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
-from headrace.protocol.columns import record_starts
 from headrace.protocol.frames import Command, FrameBuffer, encode
-from headrace.protocol.groups import LockRequest, LockResult
+from headrace.protocol.groups import LockRequest, LockResult, RuntimeInfo
+from headrace.protocol.layout import record_starts
 from headrace.protocol.messages import StoredMessage, decode_messages
-from headrace.protocol.records import Records, encode_records
+from headrace.protocol.records import Records, batch_to_records, encode_records
 from headrace.protocol.routes import (
     BrokerData,
     ClusterInfo,
@@ -31,7 +30,6 @@ from headrace.protocol.routes import (
     TopicRoute,
 )
 from headrace.protocol.stamps import stamp_records
-from headrace.protocol.stats import RuntimeInfo
 from tests.simulation.network import DirectLoop, Network
 from tests.simulation.world import BEGIN, World
 

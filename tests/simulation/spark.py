@@ -432,7 +432,7 @@ class SimulatedBatch:
 
 
 def _schema() -> pa.Schema:
-    from headrace.spark.rows import rows_of
+    from headrace.spark.source import rows_of
 
     return rows_of([]).schema
 

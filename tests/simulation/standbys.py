@@ -11,9 +11,8 @@ from unittest.mock import patch
 
 import headrace.spark.job
 import headrace.spark.standby
-import headrace.spark.warming
 from headrace.broker.locks import QueueLocks
-from headrace.runtime.commit.lease import Lease
+from headrace.runtime.commit.drivers import Lease
 from headrace.spark.standby import Standby
 from headrace.topology.names import commit_topic
 from tests.simulation.cluster import EmbeddedCluster
@@ -155,7 +154,7 @@ class Standbys:
                 (QueueLocks, "release", released),
                 (headrace.spark.job, "Lease", partial(Lease, renewal=LOCK_EXPIRY / 3)),
                 (headrace.spark.standby, "get_session", get_session),
-                (headrace.spark.warming, "checkpoint_folder", lambda: nullcontext("")),
+                (headrace.spark.standby, "checkpoint_folder", lambda: nullcontext("")),
             ):
                 stack.enter_context(patch.object(place, name, instead))
             yield

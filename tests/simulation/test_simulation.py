@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.client._loop import loop_thread
+from headrace.client.blocking import loop_thread
 from tests.simulation.mutants import (
     JOURNAL_MUTANTS,
     MUTANTS,

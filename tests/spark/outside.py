@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.topology.operators.outside import Taken
+from headrace.topology.operators.core import Taken
 
 __all__ = ["CountingIntake", "FileOutlet", "Readiness"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace import StreamBuilder, Table, Topology, TopologyTestDriver, serdes
-from headrace.spark.replay import assert_same_on_spark
+from headrace.spark.transactions import assert_same_on_spark
 
 pytestmark = pytest.mark.spark
 

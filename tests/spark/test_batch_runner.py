@@ -16,9 +16,8 @@ from headrace import StreamBuilder, serdes
 from headrace.client import Admin, Message, Producer, PullConsumer
 from headrace.errors import OffsetExpiredError, StateError
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.batches.cutting import Cut
+from headrace.runtime.batches.cutting import Cut, make_tag
 from headrace.runtime.batches.positions import Position, Positions
-from headrace.runtime.batches.tags import make_tag
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.settings import JobSettings

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import SettingsError
-from headrace.packing.contents import MANIFEST
+from headrace.packing.archive import MANIFEST
 from headrace.settings import JobSettings
 from headrace.spark.cluster import Shipment
 from headrace.spark.plans import own_versions

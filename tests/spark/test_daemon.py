@@ -35,7 +35,7 @@ def test_imports_start_no_thread() -> None:
 
 
 def look(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    loaded = [module for module in ("headrace.spark.stages", "pandas") if module in sys.modules]
+    loaded = [module for module in ("headrace.spark.source", "pandas") if module in sys.modules]
     daemon = Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0")
     yield pa.RecordBatch.from_pydict({"seen": [*loaded, *daemon]})
 
@@ -45,4 +45,4 @@ def look(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_worker_finds_everything_imported_at_its_first_task(spark: SparkSession) -> None:
     rows = spark.range(1).coalesce(1).mapInArrow(look, "seen string").collect()
     seen = {row["seen"] for row in rows}
-    assert {"headrace.spark.stages", "pandas", "headrace.spark.daemon"} <= seen
+    assert {"headrace.spark.source", "pandas", "headrace.spark.daemon"} <= seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark import SparkConf
 
-from headrace.spark.gateway import NoiseFilter, shown_settings
+from headrace.spark.session import NoiseFilter, shown_settings
 
 TRACEBACK = "Traceback (most recent call last):\n"
 FRAME = '  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n'

@@ -15,7 +15,7 @@ from headrace.runtime.state.home import StateHome
 from headrace.spark import StreamJob
 from headrace.spark.ticks import Ticks
 from headrace.topology import Topology
-from headrace.topology.operators.outside import Delivery, Feed, FeedSink, MessageSource
+from headrace.topology.operators.core import Delivery, Feed, FeedSink, MessageSource
 from tests.spark.outside import ROWS, CountingIntake, FileOutlet, Readiness
 from tests.spark.pipelines import LIMIT, Rig
 

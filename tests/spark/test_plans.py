@@ -24,7 +24,7 @@ from headrace.runtime.task import guarded
 from headrace.runtime.user_code.failures import raise_failure
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob, plans
-from headrace.spark.launch import make_connection
+from headrace.spark.cluster import make_connection
 from headrace.spark.plans import PlanHandle, own_versions, pickle_plan, unpickle_plan
 from tests.spark.pipelines import LIMIT, Rig
 

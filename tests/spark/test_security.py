@@ -15,7 +15,7 @@ from headrace.client import Admin, Client, ClientSettings
 from headrace.errors import NoPermissionError, SettingsError
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob
-from headrace.spark.launch import make_connection
+from headrace.spark.cluster import make_connection
 from headrace.spark.plans import pickle_plan
 from tests.spark.pipelines import LIMIT, Rig, word_count
 

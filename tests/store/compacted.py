@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from headrace.protocol.columns import encode_records
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import KEYS, encode_properties
+from headrace.protocol.records import encode_records
 from headrace.store import FileOps, MessageStore, QueueAppend, ReadStatus, StoreSettings
 from headrace.store.compaction import CompactionSettings
 from tests.store.samples import UnsyncedOps, settings

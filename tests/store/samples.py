@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.protocol.columns import encode_records
+from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import StagedSection, encode_sections
 from headrace.store import FileOps, MessageStore, QueueAppend, StoreSettings
 from headrace.store.fileops import Buffer

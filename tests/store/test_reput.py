@@ -224,7 +224,7 @@ def test_a_hole_up_to_the_end_leads_to_the_end(tmp_path: Path) -> None:
 
 
 def test_a_tag_filter_applies_on_both_sides_of_the_seam(tmp_path: Path) -> None:
-    from headrace.protocol.hashing import java_hash
+    from headrace.protocol.allocation import java_hash
 
     with opened(tmp_path) as store:
         for number in range(10):
@@ -339,7 +339,7 @@ def test_compacting_a_topic_again_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_commit_log_that_was_cut_takes_the_compaction_log_along(tmp_path: Path) -> None:
     """B13, T20: offsets that are given again are no repeats."""
-    from headrace.store.replication.cutting import cut_log
+    from headrace.store.replication.copyist import cut_log
 
     with opened(tmp_path) as store:
         put(store, "a", b"1")

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
 
-from headrace.protocol.columns import encode_records
+from headrace.protocol.records import encode_records
 from headrace.store import AppendResult, MessageStore, QueueAppend, StoreSettings
 
 ASYNC = StoreSettings(flush="async", flush_interval=timedelta(milliseconds=50))

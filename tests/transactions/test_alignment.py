@@ -15,7 +15,7 @@ from headrace.runtime.job_plan import JobPlan
 from headrace.runtime.planning import hurries, least_splits, make_splits, plan_batch
 from headrace.runtime.testing.job import MemoryJob
 from headrace.settings import JobSettings
-from headrace.spark.coordinator import assemble
+from headrace.spark.driver import assemble
 from headrace.topology import BoltCollector, TaskContext, Topology, Tuple
 from headrace.transactions import Bolt, FieldsDeclarer, Spout, StatefulBolt
 from tests.transactions.wiring import Wiring

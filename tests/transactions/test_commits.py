@@ -22,7 +22,7 @@ from headrace.errors import (
 )
 from headrace.failpoints import ENVIRONMENT_VARIABLE
 from headrace.runtime.commit.transactions import BatchEnd
-from headrace.runtime.jobs.standings import standing_of_job
+from headrace.runtime.jobs.journal import standing_of_job
 from headrace.topology import Topology
 from tests.clusters import Cluster
 from tests.faults.broker import running_broker

@@ -12,8 +12,8 @@ import pytest
 from headrace import TopologyTestDriver
 from headrace.errors import RollbackError
 from headrace.keys import encode_key, key_hash
-from headrace.runtime.bolts.groupings import Sending, hashes_of, tasks_of
-from headrace.runtime.bolts.placing import task_of_ranges, tasks_in
+from headrace.runtime.bolts.bolts import Sending, hashes_of, tasks_of
+from headrace.runtime.bolts.states import task_of_ranges, tasks_in
 from headrace.runtime.chunk import ANY_TASK, Chunk
 from headrace.topology import BoltCollector, Grouping, GroupingKind, TaskContext, Tuple
 from headrace.transactions import Bolt, FieldsDeclarer, Spout

@@ -11,7 +11,7 @@ import pytest
 
 from headrace import JobSettings, JobStatistics, TransactionJob
 from headrace.errors import StateError
-from headrace.runtime.commit.lease import LeaseWait
+from headrace.runtime.commit.drivers import LeaseWait
 from headrace.runtime.job_plan import JobPlan
 from headrace.settings import Guarantee
 from headrace.spark import worker

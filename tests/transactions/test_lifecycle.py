@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.runtime.bolts.lifecycle import BatchNumbers, Standing, opening
+from headrace.runtime.bolts.instances import BatchNumbers, Standing, opening
 from headrace.runtime.control import Control
 
 WROTE = (1, 4, 0)

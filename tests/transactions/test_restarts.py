@@ -13,9 +13,8 @@ import pytest
 
 from headrace.client import Client
 from headrace.errors import RollbackError, StateError
-from headrace.runtime.state.files import exported, import_state
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.rescaling import rescale
+from headrace.runtime.state.rescaling import exported, import_state, rescale
 from headrace.runtime.state.views import StateView
 from headrace.topology import BatchGroupId, Topology
 from headrace.transactions import Spout

@@ -5,8 +5,7 @@ from __future__ import annotations
 from headrace.broker.embedded import BrokerProcess, EmbeddedBroker, spawn_broker
 from headrace.broker.network.limits import Limits
 from headrace.broker.replication.remote import PeerSecurity
-from headrace.broker.server import BrokerServer, BrokerStatistics
-from headrace.broker.settings import BrokerSettings
+from headrace.broker.server import BrokerServer, BrokerSettings, BrokerStatistics
 
 __all__ = [
     "BrokerProcess",

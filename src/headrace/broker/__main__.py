@@ -18,8 +18,7 @@ from headrace.broker.embedded import READY_LINE, ExitCode
 from headrace.broker.network.descriptors import raise_limit
 from headrace.broker.network.limits import Limits
 from headrace.broker.replication.remote import PeerSecurity
-from headrace.broker.server import BrokerServer
-from headrace.broker.settings import BrokerSettings, TlsMode
+from headrace.broker.server import BrokerServer, BrokerSettings, TlsMode
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError
 
 __all__ = ["main"]

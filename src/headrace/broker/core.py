@@ -17,34 +17,33 @@ from weakref import WeakValueDictionary
 from headrace.broker.appends import AppendOutcome, Appends, OnAppended
 from headrace.broker.clients import ClientRegistry, Notify
 from headrace.broker.delays import Delivery
-from headrace.broker.failures import Refusals
-from headrace.broker.groups import GroupTable
 from headrace.broker.jobs import JobBook
 from headrace.broker.keeping import COMPACTED, keep_as_configured
 from headrace.broker.locks import QueueLocks
-from headrace.broker.naming.names import NameServer
+from headrace.broker.naming.registry import NameServer
 from headrace.broker.network import admission
 from headrace.broker.network.mailbox import Mailbox
-from headrace.broker.offsets import ConsumerOffsets
+from headrace.broker.offsets import ConsumerOffsets, GroupTable, Questions
 from headrace.broker.polls import LongPolls, Queue
-from headrace.broker.questions import Questions
 from headrace.broker.rates import Rate
 from headrace.broker.replication.replicas import Replication
+from headrace.broker.requests import Refusals
 from headrace.broker.snapshots import SavedTable, load_snapshot, save_snapshot
 from headrace.broker.static_topics import StaticTopics
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX, TopicTable
 from headrace.broker.transactions import Transactions
 from headrace.errors import BrokerError, StoreError
+from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.groups import SubscriptionGroupConfig
-from headrace.protocol.routes import MappingDetail, TopicConfig, dumps
+from headrace.protocol.routes import MappingDetail, TopicConfig
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.broker.drafts import Draft
     from headrace.broker.replication.follower import FollowerTask
     from headrace.broker.requests import Peer, Request
-    from headrace.broker.settings import BrokerSettings
+    from headrace.broker.server import BrokerSettings
     from headrace.store import AppendResult, MessageStore, QueueAppend
 
 __all__ = ["Core"]

@@ -24,7 +24,7 @@ from headrace.private import owners_folder
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
-    from headrace.broker.settings import BrokerSettings
+    from headrace.broker.server import BrokerSettings
 
 __all__ = ["READY_LINE", "BrokerProcess", "EmbeddedBroker", "ExitCode", "spawn_broker"]
 

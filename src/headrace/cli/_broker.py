@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headrace.cli import _replicas
-from headrace.cli._security import connecting
+from headrace.cli._cluster import connecting
 
 if TYPE_CHECKING:
     from headrace.broker import BrokerSettings

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster
-from headrace.cli._figures import length
-from headrace.cli._security import connecting
-from headrace.cli._terminal import say, terminal
+from headrace.cli._cluster import DataDir, NameServer, cluster, connecting
+from headrace.cli._terminal import length, say, terminal
 from headrace.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:

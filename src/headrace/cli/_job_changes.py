@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster, settings_from
-from headrace.cli._figures import short_driver, size
-from headrace.cli._security import connecting
-from headrace.cli._terminal import say, terminal
+from headrace.cli._cluster import DataDir, NameServer, cluster, connecting, settings_from
+from headrace.cli._terminal import say, short_driver, size, terminal
 from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from headrace.runtime.jobs.abort import Aborted
+    from headrace.runtime.jobs.journal import Aborted
     from headrace.runtime.jobs.reset import Place, ResetPlan
 
 __all__ = ["abort_job", "give_job", "reset_job"]
@@ -54,8 +52,8 @@ def reset_job(
     data_dir: DataDir = None,
 ) -> None:
     """Set a job that is stopped to other offsets, or to before its first batch."""
+    from headrace.runtime.jobs.journal import standing_of_job
     from headrace.runtime.jobs.reset import plan_reset, reset
-    from headrace.runtime.jobs.standings import standing_of_job
     from headrace.runtime.state.home import StateHome
 
     if to is None and not forget:
@@ -94,8 +92,7 @@ def abort_job(
 ) -> None:
     """End a job from outside: fence off its driver, drop what is staged, finish what is committed."""
     from headrace.runtime.commit.journal.lease import LeaseTimes
-    from headrace.runtime.jobs.abort import abort
-    from headrace.runtime.jobs.standings import standing_of_job
+    from headrace.runtime.jobs.journal import abort, standing_of_job
 
     with cluster(namesrv, data_dir) as client:
         standing = standing_of_job(client, job)
@@ -122,7 +119,7 @@ def give_job(
     """Give a job to another account; what runs it now is fenced off. Only an admin can."""
     from headrace.client import Jobs
     from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX, OpenRequest
-    from headrace.runtime.jobs.standings import standing_of_job
+    from headrace.runtime.jobs.journal import standing_of_job
 
     with cluster(namesrv, data_dir) as client:
         standing_of_job(client, job)

@@ -2,18 +2,367 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import itertools
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster
+from headrace.cli._cluster import DataDir, NameServer, cluster, connecting
 from headrace.cli._job_changes import abort_job, give_job, reset_job
-from headrace.cli._job_history import show_history
-from headrace.cli._job_status import list_jobs, status
-from headrace.cli._security import connecting
-from headrace.cli._terminal import say, terminal
+from headrace.cli._terminal import ago, length, moment, number, say, short_driver, size, terminal
+from headrace.errors import ConfigurationError
 
-__all__ = ["app"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from headrace.protocol.transactions import StagedBatch
+    from headrace.runtime.jobs.history import HistoryEntry, JobLook, StoreSnapshot
+    from headrace.runtime.standing import OperatorStatistics
+
+
+# ``headrace job status`` and ``job list``: where jobs stand, operator by operator.
+
+_COLUMNS = (
+    *("in", "out", "late", "dropped", "watermark"),
+    *("lag", "behind", "keys", "state", "restored"),
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+
+
+@connecting
+def list_jobs(
+    as_json: AsJson = False, namesrv: NameServer = None, data_dir: DataDir = None
+) -> None:
+    """List all jobs of the cluster, with what each has done and whether it runs."""
+    from headrace.runtime.jobs.history import look_at
+    from headrace.runtime.jobs.journal import standings
+
+    with cluster(namesrv, data_dir) as client:
+        looks = [look_at(client, standing) for standing in standings(client)]
+    if as_json:
+        typer.echo(json.dumps([_overview(look) for look in looks]))
+    elif looks:
+        terminal().print(_list_table(looks))
+    else:
+        say("No job was ever started on this cluster.")
+
+
+@connecting
+def status(
+    job: Annotated[str, typer.Argument(help="The job's name.")],
+    as_json: AsJson = False,
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show where a job stands as of its last commit, also while it runs elsewhere."""
+    from headrace.runtime.jobs.history import look_at
+    from headrace.runtime.jobs.journal import standing_of_job
+
+    with cluster(namesrv, data_dir) as client:
+        look = look_at(client, standing_of_job(client, job), closely=True)
+    if as_json:
+        typer.echo(json.dumps(_document(look)))
+        return
+    out = terminal()
+    for line in _headline(look):
+        out.print(line)
+    if look.operators:
+        out.print(_operators(look.operators))
+    if look.stores:
+        out.print(_stores(look.stores))
+
+
+def _overview(look: JobLook) -> dict[str, Any]:
+    record = look.record
+    return {
+        "job": record.job,
+        "running": look.running,
+        "driver": look.driver,
+        "epoch": record.epoch,
+        "batch": record.batch,
+        "partitions": record.partitions,
+        "committed": _committed(look),
+        "lag": look.lag,
+        "behind_seconds": None if look.behind is None else round(look.behind.total_seconds(), 3),
+        "state_entries": sum(store.entries for store in look.stores.values()),
+        "state_bytes": sum(store.size for store in look.stores.values()),
+    }
+
+
+def _committed(look: JobLook) -> str | None:
+    if not look.record.batch:
+        return None
+    return datetime.fromtimestamp(look.record.timestamp / 1000, UTC).isoformat()
+
+
+def _document(look: JobLook) -> dict[str, Any]:
+    return _overview(look) | {
+        "published": look.published,
+        "staged": [_staged_data(staged) for staged in look.staged],
+        "operators": {name: _as_data(told) for name, told in look.operators.items()},
+        "stores": {
+            name: {
+                "partitions": store.partitions,
+                "entries": store.entries,
+                "bytes": store.size,
+                "largest_partition": store.largest,
+                "changed_in_batch": store.batch,
+            }
+            for name, store in look.stores.items()
+        },
+    }
+
+
+def _staged_data(staged: StagedBatch) -> dict[str, int]:
+    return {
+        "epoch": staged.epoch,
+        "batch": staged.batch,
+        "parts": staged.parts,
+        "records": staged.records,
+        "bytes": staged.size,
+    }
+
+
+def _as_data(told: OperatorStatistics) -> dict[str, object]:
+    return {
+        "records_in": told.records_in,
+        "records_out": told.records_out,
+        "late": told.late,
+        "dropped": told.dropped,
+        "watermark": None if told.watermark is None else told.watermark.isoformat(),
+        "lag": told.lag,
+        "behind_seconds": None if told.behind is None else round(told.behind.total_seconds(), 3),
+        "state_keys": told.state_keys,
+        "state_bytes": told.state_bytes,
+        "restored": told.restored,
+        "restore_seconds": round(told.restore_time.total_seconds(), 3),
+    }
+
+
+def _list_table(looks: list[JobLook]) -> Table:
+    from rich.table import Table
+
+    now = datetime.now(UTC)
+    table = Table("job", "driver")
+    for column in ("epoch", "batch", "committed", "lag", "behind", "entries", "state"):
+        table.add_column(column, justify="right")
+    for look in looks:
+        record = look.record
+        at = datetime.fromtimestamp(record.timestamp / 1000, UTC)
+        table.add_row(
+            record.job,
+            "runs" if look.running else "stopped",
+            str(record.epoch),
+            number(record.batch) or "none",
+            ago(at, now) if record.batch else "never",
+            "–" if look.lag is None else f"{look.lag:,}",
+            length(look.behind),
+            number(sum(store.entries for store in look.stores.values())),
+            size(sum(store.size for store in look.stores.values())),
+        )
+    return table
+
+
+def _headline(look: JobLook) -> list[str]:
+    record = look.record
+    runs = "runs" if look.running else "is stopped"
+    who = f" by {short_driver(look.driver)}" if look.driver else ""
+    lines = [f"Job {record.job} {runs}; epoch {record.epoch} was opened{who}."]
+    if record.batch:
+        lines.append(
+            f"Batch {record.batch:,} was committed at {moment(record.timestamp)},"
+            f" in {record.partitions} partitions."
+        )
+    else:
+        lines.append("Nothing is committed yet.")
+    if look.published is False:
+        lines.append("It is not wholly published: its driver, or the next start, does the rest.")
+    lines += [
+        f"Staged for batch {staged.batch:,} in epoch {staged.epoch}, waiting for its commit:"
+        f" {staged.records:,} records in {staged.parts} parts, {size(staged.size)}."
+        for staged in look.staged
+    ]
+    return lines
+
+
+def _operators(operators: dict[str, OperatorStatistics]) -> Table:
+    from rich.table import Table
+
+    rows = {name: _cells(told) for name, told in operators.items()}
+    table = Table()
+    table.add_column("operator", no_wrap=True)
+    # What is empty everywhere would only take room from the names.
+    shown = [column for column in _COLUMNS if any(cells[column] for cells in rows.values())]
+    for column in shown:
+        table.add_column(column, justify="right")
+    for name, cells in rows.items():
+        table.add_row(name, *(cells[column] for column in shown))
+    return table
+
+
+def _cells(told: OperatorStatistics) -> dict[str, str]:
+    cells = (
+        f"{told.records_in:,}",
+        f"{told.records_out:,}",
+        number(told.late),
+        number(told.dropped),
+        "" if told.watermark is None else f"{told.watermark:%Y-%m-%d %H:%M:%S}",
+        "–" if told.lag is None else f"{told.lag:,}",
+        length(told.behind),
+        number(told.state_keys),
+        size(told.state_bytes),
+        length(told.restore_time),
+    )
+    return dict(zip(_COLUMNS, cells, strict=True))
+
+
+def _stores(stores: dict[str, StoreSnapshot]) -> Table:
+    from rich.table import Table
+
+    table = Table("state of")
+    for column in ("partitions", "entries", "in the largest", "size", "changed in batch"):
+        table.add_column(column, justify="right")
+    for name, store in stores.items():
+        table.add_row(
+            name,
+            str(store.partitions),
+            f"{store.entries:,}",
+            f"{store.largest:,}",
+            size(store.size) or "0 B",
+            f"{store.batch:,}",
+        )
+    return table
+
+
+# ``headrace job history``: what a job did, by the records of its commit topic.
+
+#: Records that are shown where nobody says how many, and rows of one table.
+_USUAL, _PAGE = 20, 1000
+
+
+@connecting
+def show_history(
+    job: Annotated[str, typer.Argument(help="The job's name.")],
+    last: Annotated[
+        int | None,
+        typer.Option("--last", "--limit", min=1, help="So many records, the newest (default: 20)."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help='Since a time (2026-11-21T08:00), or an age ("30 min").'),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All records that the commit topic still has.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show the starts, commits and ends of a job, oldest first."""
+    from headrace.runtime.jobs.history import history
+
+    if everything and (last is not None or since is not None):
+        message = "--all and --last or --since exclude each other."
+        raise ConfigurationError(message, hint="Leave --all out, or the others.")
+    if last is None and since is None and not everything:
+        last = _USUAL
+    begin = None if since is None else _time(since)
+    with cluster(namesrv, data_dir) as client:
+        shown = (_show_data if as_json else _show_tables)(
+            history(client, job, last=last, since=begin)
+        )
+    if shown == last and not as_json:
+        say(f"These are the newest {last}; --last N, --since TIME and --all show more.")
+    elif not shown and not as_json:
+        say(f"Nothing since {since}.")
+
+
+def _time(text: str) -> datetime:
+    from headrace.cli._groups import parse_place
+
+    try:
+        place = parse_place(text)
+    except ConfigurationError:
+        place = "first"
+    if isinstance(place, str):
+        message = f"--since is {text!r}, which is no time."
+        raise ConfigurationError(message, hint='Write 2026-11-21T08:00, or an age such as "1 h".')
+    return place
+
+
+def _show_data(entries: Iterator[HistoryEntry]) -> int:
+    """Write one list, as it is read; give its length."""
+    count = 0
+    for count, entry in enumerate(entries, 1):
+        typer.echo(
+            ("[" if count == 1 else ",\n ") + json.dumps(_as_data_of_job_history(entry)), nl=False
+        )
+    typer.echo("]" if count else "[]")
+    return count
+
+
+def _show_tables(entries: Iterator[HistoryEntry]) -> int:
+    """Write a table, or several of a page each, as they are read; give the number of rows."""
+    count = 0
+    while page := list(itertools.islice(entries, _PAGE)):
+        terminal().print(_table(page))
+        count += len(page)
+    return count
+
+
+def _as_data_of_job_history(entry: HistoryEntry) -> dict[str, Any]:
+    return {
+        "offset": entry.offset,
+        "time": entry.at.isoformat(),
+        "kind": entry.kind,
+        "verdict": entry.verdict.value,
+        "epoch": entry.epoch,
+        "batch": entry.batch,
+        "batches": entry.batches,
+        "records_in": entry.records_in,
+        "records_out": entry.records_out,
+        "driver": entry.driver,
+    }
+
+
+def _table(entries: list[HistoryEntry]) -> Table:
+    from rich.table import Table
+
+    table = Table("time", "what")
+    for column in ("epoch", "batch", "in", "out"):
+        table.add_column(column, justify="right")
+    table.add_column("driver")
+    table.add_column("counts")
+    opened: tuple[int, str] | None = None
+    for entry in entries:
+        # A driver is named once, where it opens its epoch.
+        named = opened != (entry.epoch, entry.driver)
+        opened = (entry.epoch, entry.driver)
+        table.add_row(
+            moment(entry.at.timestamp() * 1000),
+            entry.kind,
+            str(entry.epoch),
+            _batches(entry),
+            "" if entry.records_in is None else f"{entry.records_in:,}",
+            "" if entry.records_out is None else f"{entry.records_out:,}",
+            short_driver(entry.driver) if named else "",
+            {"valid": "", "repeated": "no: repeated", "void": "no: void"}[entry.verdict.value],
+            style="" if entry.verdict.value == "valid" else "dim",
+        )
+    return table
+
+
+def _batches(entry: HistoryEntry) -> str:
+    if entry.kind != "commit":
+        return ""
+    if entry.batches > 1:
+        return f"{entry.batch - entry.batches + 1:,} to {entry.batch:,}"
+    return f"{entry.batch:,}"
+
 
 app = typer.Typer(
     help="Show where jobs stand and what they did; reset, rescale or abort one.",
@@ -42,7 +391,7 @@ def rescale(
     """Move the state of a job that is stopped to another number of partitions."""
     from rich.progress import Progress
 
-    from headrace.runtime.jobs.standings import standing_of_job
+    from headrace.runtime.jobs.journal import standing_of_job
     from headrace.runtime.state.home import StateHome
     from headrace.runtime.state.rescaling import rescale as move
 

@@ -43,7 +43,7 @@ async def _print(
     until_end: bool,
 ) -> None:
     from headrace.client import AsyncPullConsumer, AsyncPushConsumer
-    from headrace.topology.operators.through import WATERMARK
+    from headrace.topology.operators.core import WATERMARK
 
     async with asynchronous(client) as connection:
         ends = await AsyncPullConsumer(connection).end_offsets(await connection.queues(topic))

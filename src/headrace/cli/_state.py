@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster, settings_from
-from headrace.cli._security import connecting
+from headrace.cli._cluster import DataDir, NameServer, cluster, connecting, settings_from
 from headrace.cli._terminal import say
 
 if TYPE_CHECKING:
@@ -52,8 +51,8 @@ def get(
     data_dir: DataDir = None,
 ) -> None:
     """Show what a job keeps for a key; exit status 1 where it keeps nothing."""
-    from headrace.runtime.state.files import entry_line
     from headrace.runtime.state.layouts import StateEntry
+    from headrace.runtime.state.rescaling import entry_line
 
     wanted = _key(key) if json else key
     with _view(job, operator, program, namesrv, data_dir) as view:
@@ -80,8 +79,8 @@ def scan(
     """Show what a job keeps, a line of JSON per entry."""
     from itertools import islice
 
-    from headrace.runtime.state.files import entry_line
     from headrace.runtime.state.layouts import StateEntry
+    from headrace.runtime.state.rescaling import entry_line
 
     with _view(job, operator, program, namesrv, data_dir) as view:
         found = (
@@ -107,7 +106,7 @@ def export_state(
     data_dir: DataDir = None,
 ) -> None:
     """Write the whole state of an operator as lines that import takes."""
-    from headrace.runtime.state.files import exported
+    from headrace.runtime.state.rescaling import exported
 
     count = 0
     with (
@@ -131,8 +130,8 @@ def import_file(
     data_dir: DataDir = None,
 ) -> None:
     """Replace the state of an operator of a stopped job by what a file holds."""
-    from headrace.runtime.state.files import import_state
     from headrace.runtime.state.home import StateHome
+    from headrace.runtime.state.rescaling import import_state
 
     with cluster(namesrv, data_dir) as client, file.open() as lines:
         count = import_state(StateHome.of(job, client), operator, lines)

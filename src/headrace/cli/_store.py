@@ -14,9 +14,8 @@ import typer
 from headrace.cli._terminal import say, terminal
 
 if TYPE_CHECKING:
-    from headrace.store.damage.examination import Examination
+    from headrace.store.damage.examination import Examination, RepairPlan
     from headrace.store.damage.findings import Finding
-    from headrace.store.damage.repair import RepairPlan
 
 __all__ = ["app"]
 
@@ -69,7 +68,7 @@ def repair(
     Shows what will be done and what is lost, and asks.  Of every file that changes the old one
     is kept.
     """
-    from headrace.store.damage.repair import repair_store
+    from headrace.store.damage.examination import repair_store
 
     path = _store_folder(folder)
 

@@ -2,18 +2,156 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster
-from headrace.cli._security import connecting
-from headrace.cli._terminal import say, show, terminal
+from headrace.cli._cluster import DataDir, NameServer, cluster, connecting
+from headrace.cli._terminal import message_line, say, show, terminal
+from headrace.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
-    from headrace.client import Client
+    from headrace.client import Client, StoredMessage
 
-__all__ = ["app"]
+
+# ``headrace table``: looks into a compaction topic as a table of keys and values.
+
+
+def table(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    key: Annotated[
+        str | None, typer.Argument(help="Print this key's value only; without it, all.")
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="Only keys that begin so.")] = "",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with every change, until Ctrl-C.")
+    ] = False,
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Print the last value of each key as key, tab, value; a deleted key has no value."""
+    from headrace.client import TableReader
+
+    if follow and (key is not None or prefix):
+        raise ConfigurationError(
+            "--follow shows all keys", hint="leave out the key and --prefix, or pipe into grep"
+        )
+    with cluster(namesrv, data_dir) as client:
+        with TableReader(client, topic) as reader:
+            reader.caught_up()
+        # It reads no more: what follows begins where it stands.
+        positions = reader.statistics().positions
+        if key is not None:
+            _print_value(topic, key, reader.get(key))
+            return
+        for name, value in sorted(reader.items(prefix), key=lambda item: str(item[0])):
+            sys.stdout.write(message_line(name, value))
+        sys.stdout.flush()
+        if follow:
+            from headrace.cli._messages import print_queues
+
+            asyncio.run(print_queues(client, positions))
+
+
+def _print_value(topic: str, key: str, value: bytes | None) -> None:
+    if value is None:
+        raise NotFoundError(
+            f"the table of topic {topic!r} has no key {key!r}",
+            hint=f"`headrace table {topic}` prints all keys",
+        )
+    sys.stdout.buffer.write(value + b"\n")
+    sys.stdout.flush()
+
+
+# ``headrace message``: finds single messages by id, by key or by place.
+
+
+def message(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    offset_id: Annotated[
+        str | None, typer.Option("--id", help="The id that a send returned.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="One of the keys of the messages.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, help="Number of a queue.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="Offset in that queue.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one a line.")] = False,
+    namesrv: NameServer = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show messages: by --id, by --key, or by --queue and --offset."""
+    if sum((offset_id is not None, key is not None, queue is not None)) != 1 or (
+        (queue is None) != (offset is None)
+    ):
+        raise ConfigurationError(
+            "one way to find the message is needed",
+            hint="give --id, --key, or --queue and --offset",
+        )
+    with cluster(namesrv, data_dir) as client:
+        for found in _find(client, topic, offset_id, key, (queue, offset)):
+            if as_json:
+                typer.echo(json.dumps(_as_data(found)))
+            else:
+                _show(found)
+
+
+def _find(
+    client: Client,
+    topic: str,
+    offset_id: str | None,
+    key: str | None,
+    place: tuple[int | None, int | None],
+) -> list[StoredMessage]:
+    from headrace.client import Admin
+
+    admin = Admin(client)
+    if offset_id is not None:
+        return [admin.message_by_id(topic, offset_id)]
+    if key is not None:
+        return admin.messages_by_key(topic, key)
+    number, offset = place
+    queues = [queue for queue in client.queues(topic) if queue.queue_id == number]
+    if not queues or offset is None:
+        raise ConfigurationError(
+            f"topic {topic!r} has no queue {number}", hint=f"`headrace topic status {topic}`"
+        )
+    return [admin.message(queue, offset) for queue in queues]
+
+
+def _as_data(message: StoredMessage) -> dict[str, object]:
+    return {
+        "topic": message.topic,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "id": message.offset_id,
+        "born": _time(message.born),
+        "stored": _time(message.stored),
+        "reconsume_times": message.reconsume_times,
+        "properties": message.properties,
+        "body": message.body.decode(errors="backslashreplace"),
+    }
+
+
+def _show(message: StoredMessage) -> None:
+    from rich.table import Table
+
+    shown = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in _as_data(message).items():
+        if isinstance(value, dict):
+            for property_name, text in sorted(value.items()):
+                shown.add_row(property_name, str(text), style="dim")
+        else:
+            shown.add_row(name, str(value))
+    terminal().print(shown, markup=False)
+    typer.echo()
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
 
 app = typer.Typer(
     help="Make, list, show and delete topics.",

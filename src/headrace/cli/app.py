@@ -15,22 +15,19 @@ import typer
 
 from headrace.cli import (
     _broker,
-    _describe,
     _doctor,
     _groups,
     _jobs,
-    _lookup,
     _messages,
     _pack,
-    _prepare,
     _run,
     _state,
     _store,
-    _tables,
     _topics,
     connect,
+    loading,
 )
-from headrace.cli._security import connecting
+from headrace.cli._cluster import connecting
 from headrace.cli._terminal import debug_wanted, flush_output, report, status_of
 
 __all__ = ["app", "main"]
@@ -52,14 +49,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(_run.run)
-app.command("describe")(_describe.describe)
+app.command("describe")(loading.describe)
 app.command("produce")(connecting(_messages.produce))
 app.command("consume")(connecting(_messages.consume))
 app.command("doctor")(connecting(_doctor.doctor))
-app.command("prepare")(_prepare.prepare)
+app.command("prepare")(_pack.prepare)
 app.command("pack")(_pack.pack)
-app.command("table")(connecting(_tables.table))
-app.command("message")(connecting(_lookup.message))
+app.command("table")(connecting(_topics.table))
+app.command("message")(connecting(_topics.message))
 app.add_typer(_broker.app, name="broker")
 app.add_typer(_topics.app, name="topic")
 app.add_typer(_groups.app, name="group")

@@ -8,7 +8,9 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
 
 from headrace.errors import ConfigurationError, HeadraceError
 
@@ -16,7 +18,21 @@ if TYPE_CHECKING:
     from headrace.topology import Operator, Topology
     from headrace.transactions import TransactionTopology
 
-__all__ = ["Program", "load_program", "parted"]
+
+# ``headrace describe``: shows what a file builds.
+
+
+def describe(
+    file: Annotated[
+        Path, typer.Argument(help="The Python file that builds the topology, or FILE:NAME.")
+    ],
+    dot: Annotated[bool, typer.Option("--dot", help="Write Graphviz DOT.")] = False,
+) -> None:
+    """Print a pipeline's graph, its stages, its topics and its state stores."""
+
+    topology = load_program(file).topology
+    sys.stdout.write(topology.to_dot() if dot else topology.describe())
+
 
 T = TypeVar("T")
 

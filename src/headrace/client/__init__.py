@@ -24,19 +24,18 @@ if TYPE_CHECKING:
         TransactionProducer,
     )
     from headrace.client.client import AsyncClient, ClientStatistics
-    from headrace.client.deliveries import Delivery
+    from headrace.client.deliveries import DEAD_LETTER, Delivery, Outcome, Retry
     from headrace.client.groups import AsyncGroupConsumer, GroupOptions, GroupStatistics
     from headrace.client.jobs import AsyncJobs, JobsStatistics, StageTarget
-    from headrace.client.lag import GroupLag, QueueLag
+    from headrace.client.lag import GroupLag, JobStanding, QueueLag, QueueProgress, QueueRange
     from headrace.client.membership import MemberRole, Membership
-    from headrace.client.outcomes import DEAD_LETTER, Outcome, Retry
     from headrace.client.producer import AsyncProducer, ProducerStatistics, SendResult
-    from headrace.client.pulling import AsyncPullConsumer, PullResult, PullStatistics, PullStatus
+    from headrace.client.pulling import AsyncPullConsumer, PullStatistics
     from headrace.client.push import AsyncPushConsumer
     from headrace.client.push_options import PushOptions, PushStatistics
     from headrace.client.queues import MessageQueue
+    from headrace.client.results import PullResult, PullStatus
     from headrace.client.settings import ClientSettings
-    from headrace.client.standings import JobStanding, QueueProgress, QueueRange
     from headrace.client.tables import AsyncTableReader, AsyncTableWriter, TableStatistics
     from headrace.client.transactions import (
         AsyncTransactionProducer,
@@ -126,9 +125,9 @@ _HOMES = {
     "QueueLag": "headrace.client.lag",
     "MemberRole": "headrace.client.membership",
     "Membership": "headrace.client.membership",
-    "DEAD_LETTER": "headrace.client.outcomes",
-    "Outcome": "headrace.client.outcomes",
-    "Retry": "headrace.client.outcomes",
+    "DEAD_LETTER": "headrace.client.deliveries",
+    "Outcome": "headrace.client.deliveries",
+    "Retry": "headrace.client.deliveries",
     "AsyncProducer": "headrace.client.producer",
     "ProducerStatistics": "headrace.client.producer",
     "SendResult": "headrace.client.producer",
@@ -141,9 +140,9 @@ _HOMES = {
     "PushStatistics": "headrace.client.push_options",
     "MessageQueue": "headrace.client.queues",
     "ClientSettings": "headrace.client.settings",
-    "JobStanding": "headrace.client.standings",
-    "QueueProgress": "headrace.client.standings",
-    "QueueRange": "headrace.client.standings",
+    "JobStanding": "headrace.client.lag",
+    "QueueProgress": "headrace.client.lag",
+    "QueueRange": "headrace.client.lag",
     "AsyncTableReader": "headrace.client.tables",
     "AsyncTableWriter": "headrace.client.tables",
     "TableStatistics": "headrace.client.tables",

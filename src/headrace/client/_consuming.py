@@ -6,21 +6,210 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.client.outcomes import ABANDONED, DEAD_LETTER, DELAY_LEVELS, Outcome, Retry
-from headrace.errors import HeadraceError
+from headrace.client.deliveries import (
+    ABANDONED,
+    DEAD_LETTER,
+    DELAY_LEVELS,
+    Outcome,
+    Retry,
+    delay_level_of,
+)
+from headrace.client.producer import AsyncProducer
+from headrace.errors import BrokerError, HeadraceError
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command
+from headrace.protocol.groups import retry_topic
+from headrace.protocol.messages import Message
+from headrace.protocol.properties import (
+    DELAY,
+    MAX_RECONSUME_TIMES,
+    ORIGIN_MESSAGE_ID,
+    RECONSUME_TIME,
+    RETRY_TOPIC,
+    TIMER_DELAY_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+)
+from headrace.protocol.routes import LOGICAL_BROKER
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.client._listening import Heard
-    from headrace.client._process_queue import ProcessQueue
+    from headrace.client.client import AsyncClient
+    from headrace.client.queues import MessageQueue
     from headrace.protocol.messages import StoredMessage
 
-__all__ = ["ConcurrentWorkers", "Counts", "OrderedWorkers", "Processing", "Workers"]
+
+# What one queue's reader has got and not processed yet; no I/O.
+
+
+class ProcessQueue:
+    """Messages of one queue between their arrival and the end of their processing.
+
+    They may be done in any order; ``committable`` never passes one that is not done.
+
+    Examples
+    --------
+    >>> from headrace.client.queues import MessageQueue
+    >>> from headrace.protocol.messages import StoredMessage
+    >>> queue = ProcessQueue(MessageQueue("lines", "broker-a", 0), 7)
+    >>> queue.add([StoredMessage(topic="lines", queue_offset=n) for n in (7, 8, 9)], 10)
+    >>> queue.done(8)
+    >>> queue.committable
+    7
+    >>> queue.done(7)
+    >>> queue.committable
+    9
+    """
+
+    def __init__(self, queue: MessageQueue, offset: int) -> None:
+        self.queue = queue
+        #: Messages that nobody works on yet, in order.
+        self.waiting: deque[StoredMessage] = deque()
+        #: Bytes of all that is not done.
+        self.bytes = 0
+        #: Another member has the queue now, or it was reset: what is left here counts no more.
+        self.dropped = False
+        #: Where reading goes on.
+        self.next_offset = offset
+        #: By offset, in order.
+        self._unprocessed: dict[int, StoredMessage] = {}
+
+    def __len__(self) -> int:
+        return len(self._unprocessed)
+
+    @property
+    def committable(self) -> int:
+        """Offset behind the last message before which all are done."""
+        return next(iter(self._unprocessed), self.next_offset)
+
+    @property
+    def span(self) -> int:
+        """How far the queue was read beyond ``committable``."""
+        return self.next_offset - self.committable
+
+    def add(self, messages: Sequence[StoredMessage], next_offset: int) -> None:
+        """Take messages that follow those taken before; the queue goes on at ``next_offset``."""
+        for message in messages:
+            self._unprocessed[message.queue_offset] = message
+            self.bytes += message.size
+        self.waiting.extend(messages)
+        self.next_offset = next_offset
+
+    def done(self, offset: int) -> None:
+        """Note that the message at an offset is processed, here or by somebody else."""
+        message = self._unprocessed.pop(offset, None)
+        if message is not None:
+            self.bytes -= message.size
+
+    def drop(self) -> None:
+        """Let go of everything."""
+        self.dropped = True
+        self.waiting.clear()
+        self._unprocessed.clear()
+        self.bytes = 0
+
+
+# Giving a message back to the broker: for another try later, or as a dead letter.
+
+_DEAD = -1
+#: Level of the first retry on the broker's ladder, as its users know it: 10 s.
+_FIRST_LEVEL = 3
+_MS = timedelta(milliseconds=1)
+
+
+class SendBack(AsyncProducer):
+    """Sends messages of a group back, as RocketMQ's push consumers do.
+
+    Caller: AsyncPushConsumer.
+    """
+
+    def __init__(self, client: AsyncClient, group: str, max_times: int) -> None:
+        super().__init__(client, "CLIENT_INNER_PRODUCER")
+        self._consumers = group
+        self._max_times = max_times
+
+    async def give_back(
+        self, queue: MessageQueue, message: StoredMessage, outcome: Outcome
+    ) -> None:
+        """Have a message come again, or put it among the dead letters.
+
+        Raises
+        ------
+        HeadraceError
+            If neither way worked: the message is still the caller's.
+        """
+        level = _level(outcome)
+        # A broker does not know where in a static topic the message lies, nor times between levels.
+        if level is not None and queue.broker != LOGICAL_BROKER:
+            try:
+                await self._ask_broker(queue, message, level)
+            except BrokerError:
+                # It may have lost the message, or not have the topic: bring it there as a new one.
+                pass
+            else:
+                return
+        await self._send_anew(message, outcome)
+
+    async def _ask_broker(self, queue: MessageQueue, message: StoredMessage, level: int) -> None:
+        ext = {
+            "offset": str(message.position),
+            "group": self._consumers,
+            "delayLevel": str(level),
+            "originMsgId": message.unique_key or message.offset_id,
+            "originTopic": message.topic,
+            "unitMode": "false",
+            "maxReconsumeTimes": str(self._max_times),
+        }
+        await self.client.ask_queue(queue, lambda: Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
+
+    async def _send_anew(self, message: StoredMessage, outcome: Outcome) -> None:
+        properties = dict(message.properties)
+        for name in (DELAY, TIMER_DELAY_MS, TRAN_MSG, RECONSUME_TIME, MAX_RECONSUME_TIMES):
+            properties.pop(name, None)
+        origin = message.unique_key or message.offset_id
+        properties.setdefault(ORIGIN_MESSAGE_ID, origin)
+        properties[RETRY_TOPIC] = message.topic
+        times = message.reconsume_times + 1
+        if isinstance(outcome, Retry):
+            properties |= _wait(outcome, message.reconsume_times)
+        else:
+            # The broker puts what has come too often among the dead letters.
+            times = self._max_times + 1
+        again = Message(
+            topic=retry_topic(self._consumers),
+            body=message.body,
+            properties=properties,
+            born=message.born,
+            flag=message.flag,
+        )
+        fields, body, size = self._encoded(
+            again, {UNIQ_KEY: origin} if not message.unique_key else {}
+        )
+        fields |= {"j": str(times), "l": str(self._max_times)}
+        choose = self._chooser(again.topic, None, None)
+        await self._send(choose, Command(RequestCode.SEND_MESSAGE_V2, fields, body), 1, size)
+
+
+def _level(outcome: Outcome) -> int | None:
+    """Delay level that tells a broker what to do; None: there is none."""
+    if not isinstance(outcome, Retry):
+        return _DEAD
+    return outcome.level if outcome.delay is None else delay_level_of(outcome.delay)
+
+
+def _wait(retry: Retry, times: int) -> dict[str, str]:
+    if retry.delay is None:
+        return {DELAY: str(retry.level or _FIRST_LEVEL + times)}
+    level = delay_level_of(retry.delay)
+    return {DELAY: str(level)} if level is not None else {TIMER_DELAY_MS: str(retry.delay // _MS)}
+
 
 _log = logging.getLogger("headrace.client")
 

@@ -9,8 +9,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from headrace.client._consuming import ProcessQueue
 from headrace.client._following import PullSize, follow
-from headrace.client._process_queue import ProcessQueue
 from headrace.client.results import PullResult, PullStatus
 from headrace.errors import HeadraceError
 from headrace.protocol.groups import ALL_TAGS, retry_topic, split_tags

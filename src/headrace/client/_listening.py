@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from headrace.client.outcomes import ABANDONED, DEAD_LETTER, Outcome, Retry
+from headrace.client.deliveries import ABANDONED, DEAD_LETTER, Outcome, Retry
 from headrace.errors import ProtocolError
 from headrace.protocol.compression import readable
 from headrace.user_lines import user_line

@@ -4,34 +4,257 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.client._consuming import ConcurrentWorkers, OrderedWorkers, Processing, Workers
+from msgspec import field
+
+from headrace.client._consuming import (
+    ConcurrentWorkers,
+    OrderedWorkers,
+    Processing,
+    SendBack,
+    Workers,
+)
 from headrace.client._following import PullSize
 from headrace.client._intake import Intake, Limits
-from headrace.client._local_offsets import LocalOffsets, default_offsets_file
-from headrace.client._positions import LocalPositions, Positions, SharedPositions
-from headrace.client._queue_locks import QueueLocks
-from headrace.client._send_back import SendBack
-from headrace.client._sharing import Sharing
+from headrace.client._sharing import Sharing, Start, first_offset
 from headrace.client.membership import MemberRole, Membership, host_name, new_client_id
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.push_options import PushOptions, PushStatistics
-from headrace.errors import HeadraceError
+from headrace.client.queues import MessageQueue
+from headrace.errors import HeadraceError, ProtocolError
+from headrace.private import owners_folder
+from headrace.protocol.bodies import JsonBody, QueueRef, dumps, loads
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command
+from headrace.protocol.groups import LockRequest, LockResult, retry_topic
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
+    from headrace.client._consuming import ProcessQueue
     from headrace.client._listening import Listening
-    from headrace.client._process_queue import ProcessQueue
     from headrace.client.client import AsyncClient
-    from headrace.client.outcomes import Outcome
-    from headrace.client.queues import MessageQueue
+    from headrace.client.deliveries import Outcome
     from headrace.protocol.messages import StoredMessage
 
-__all__ = ["PushEngine"]
+
+# Offsets of a broadcasting member, in a file on its own machine, as RocketMQ's clients keep them.
+
+
+class _OffsetTable(JsonBody):
+    offset_table: dict[str, int] = field(default_factory=dict)
+
+
+def default_offsets_file(client_id: str, group: str) -> Path:
+    """Where RocketMQ's Java clients keep the offsets of a broadcasting member."""
+    return Path.home() / ".rocketmq_offsets" / client_id / group / "offsets.json"
+
+
+class LocalOffsets:
+    """The next offset to read of each queue, in a file.
+
+    Caller: AsyncPushConsumer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offsets: dict[MessageQueue, int] = {}
+
+    def load(self) -> None:
+        """Read the file, or the copy of its last version where it is damaged."""
+        for path in (self._path, self._backup):
+            try:
+                table = loads(path.read_bytes(), _OffsetTable).offset_table
+                self._offsets = {_queue(key): offset for key, offset in table.items()}
+            except FileNotFoundError:
+                continue
+            except ProtocolError as error:
+                _log.warning("%s holds no offsets: %s", path, error)
+                continue
+            return
+
+    def get(self, queue: MessageQueue) -> int | None:
+        """Where to go on in a queue; None if it was never read."""
+        return self._offsets.get(queue)
+
+    def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Note offsets: the file holds the old table or the new one, whatever happens."""
+        self._offsets.update(offsets)
+        table = {
+            QueueRef(queue.topic, queue.broker, queue.queue_id).key: offset
+            for queue, offset in sorted(self._offsets.items())
+        }
+        owners_folder(self._path.parent)
+        fresh = self._path.with_name(f"{self._path.name}.tmp")
+        with fresh.open("wb") as file:
+            file.write(dumps(_OffsetTable(offset_table=table)))
+            file.flush()
+            os.fsync(file.fileno())
+        if self._path.exists():
+            self._path.replace(self._backup)
+        fresh.replace(self._path)
+
+    @property
+    def _backup(self) -> Path:
+        return self._path.with_name(f"{self._path.name}.bak")
+
+
+def _queue(key: str) -> MessageQueue:
+    ref = QueueRef.of_key(key)
+    return MessageQueue(ref.topic, ref.broker_name, ref.queue_id)
+
+
+# Where a push consumer goes on in each queue: offsets at the brokers, or in a local file.
+
+
+class Positions(Protocol):
+    """Offsets of a group or of a member."""
+
+    async def start_of(self, queue: MessageQueue) -> int:
+        """Where to go on in a queue."""
+        ...
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Note the next offset to read of queues."""
+        ...
+
+
+class SharedPositions:
+    """The group's offsets, which the brokers keep."""
+
+    def __init__(self, puller: AsyncPullConsumer, start: Start) -> None:
+        self._puller = puller
+        self._start = start
+        self._retry_topic = retry_topic(puller.group)
+
+    async def start_of(self, queue: MessageQueue) -> int:
+        """Where the group left off; what waits for another try is never passed over."""
+        committed = await self._puller.committed(queue)
+        if committed is not None:
+            return committed
+        start = "first" if queue.topic == self._retry_topic else self._start
+        return await first_offset(self._puller, queue, start)
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Commit offsets."""
+        await self._puller.commit(offsets)
+
+
+class LocalPositions:
+    """A broadcasting member's own offsets."""
+
+    def __init__(self, puller: AsyncPullConsumer, start: Start, offsets: LocalOffsets) -> None:
+        self._puller = puller
+        self._start = start
+        self._offsets = offsets
+
+    async def start_of(self, queue: MessageQueue) -> int:
+        """Where this member left off."""
+        known = self._offsets.get(queue)
+        return await first_offset(self._puller, queue, self._start) if known is None else known
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Write the file anew."""
+        await asyncio.to_thread(self._offsets.save, offsets)
+
+
+# Locks on queues, which brokers keep: one member at a time consumes an ordered queue.
+
+#: Brokers give a lock to others after 60 s without a word; this side trusts it half as long.
+_TRUSTED = 30.0
+
+
+class QueueLocks:
+    """The queues that one member of a group has locked.
+
+    Caller: AsyncPushConsumer.
+    """
+
+    def __init__(self, client: AsyncClient, group: str, client_id: str) -> None:
+        self._client = client
+        self._group = group
+        self._client_id = client_id
+        #: When a broker last granted each lock, by the loop's clock.
+        self._granted: dict[MessageQueue, float] = {}
+        #: Queues whose locks are asked for or held, and were not given back since.
+        self._wanted: set[MessageQueue] = set()
+
+    def holds(self, queue: MessageQueue) -> bool:
+        """Whether the lock is surely still this member's."""
+        granted = self._granted.get(queue)
+        return granted is not None and self._now() - granted < _TRUSTED
+
+    async def acquire(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues, or renew their locks; those that were granted are given."""
+        granted: set[MessageQueue] = set()
+        self._wanted.update(queues)
+        for broker, part in (await self._by_broker(queues)).items():
+            asked = self._now()
+            make = partial(Command, RequestCode.LOCK_BATCH_MQ, {}, self._body(part))
+            answer = await self._client.ask_broker(broker, make)
+            result = loads(answer.payload, LockResult).granted
+            mine = {MessageQueue(ref.topic, ref.broker_name, ref.queue_id) for ref in result}
+            mine &= set(part)
+            if strays := mine - self._wanted:
+                # They were given back while the broker was asked, which may have heard that before.
+                await self._unlock(strays)
+            mine &= self._wanted
+            granted |= mine
+            for queue in part:
+                if queue in mine:
+                    self._granted[queue] = asked
+                else:
+                    self._granted.pop(queue, None)
+                    self._wanted.discard(queue)
+        return granted
+
+    async def release(self, queues: Collection[MessageQueue]) -> None:
+        """Give locks back; one that cannot be told of it takes them back by itself."""
+        self._wanted.difference_update(queues)
+        await self._unlock(
+            [queue for queue in queues if self._granted.pop(queue, None) is not None]
+        )
+
+    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
+        try:
+            for broker, part in (await self._by_broker(queues)).items():
+                command = Command(RequestCode.UNLOCK_BATCH_MQ, {}, self._body(part))
+                await self._client.ask_broker_once(broker, command)
+        except HeadraceError as error:
+            _log.warning("group %r: unlocking queues failed: %s", self._group, error)
+
+    async def keep(self) -> None:
+        """Renew all locks in time, until cancelled."""
+        pause = self._client.settings.lock_interval.total_seconds()
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self.acquire(list(self._granted))
+            except HeadraceError as error:
+                _log.warning("group %r: renewing locks failed: %s", self._group, error)
+
+    async def _by_broker(self, queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:
+        parts: dict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            parts[await self._client.broker_of(queue)].append(queue)
+        return parts
+
+    def _body(self, queues: Collection[MessageQueue]) -> bytes:
+        refs = [QueueRef(queue.topic, queue.broker, queue.queue_id) for queue in queues]
+        return dumps(
+            LockRequest(consumer_group=self._group, client_id=self._client_id, mq_set=refs)
+        )
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
 
 _log = logging.getLogger("headrace.client")
 

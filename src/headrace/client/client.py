@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from headrace.client._retry import retrying
-from headrace.client._session import Session
+from headrace.client._connection import Session
 from headrace.client.queues import MessageQueue
 from headrace.client.settings import ClientSettings, parse_addresses
 from headrace.errors import (
@@ -22,16 +22,50 @@ from headrace.errors import (
     TopicNotFoundError,
     broker_error,
 )
+from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.replication import PRIMARY
-from headrace.protocol.routes import LOGICAL_BROKER, ClusterInfo, TopicRoute, loads
+from headrace.protocol.routes import LOGICAL_BROKER, ClusterInfo, TopicRoute
 
 if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
-__all__ = ["AsyncClient", "ClientStatistics"]
+
+# Trying again: pauses that double, with jitter, until the patience is over.
+
+# Of its own: what a program has seeded stays as it is.
+_jitter = random.Random()
+
+
+async def retrying(
+    attempt: Callable[[], Awaitable[T]],
+    settings: ClientSettings,
+    *,
+    patience: Callable[[], float],
+    on_retry: Callable[[HeadraceError], None],
+    final: tuple[type[HeadraceError], ...] = (),
+) -> T:
+    """Await ``attempt()`` until it succeeds, fails for good, or ``patience()`` seconds are over.
+
+    Patience is asked for after each failure: an address that has answered once deserves more of it.
+    """
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    pause = settings.retry_backoff.total_seconds()
+    longest = settings.retry_backoff_limit.total_seconds()
+    while True:
+        try:
+            return await attempt()
+        except HeadraceError as error:
+            left = started + patience() - loop.time()
+            if not error.retriable or isinstance(error, final) or left <= 0:
+                raise
+            on_retry(error)
+        await asyncio.sleep(min(pause * _jitter.uniform(0.5, 1.0), left))
+        pause = min(2 * pause, longest)
+
 
 T = TypeVar("T")
 ServerHandler = Callable[[Command], Command | None]

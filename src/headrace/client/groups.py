@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Self
 from headrace.client._following import PullSize, follow
 from headrace.client._sharing import Sharing, Start, start_offset
 from headrace.client.membership import MemberRole, Membership, new_client_id
-from headrace.client.pulling import AsyncPullConsumer, PullResult, PullStatus
+from headrace.client.pulling import AsyncPullConsumer
+from headrace.client.results import PullResult, PullStatus
 from headrace.errors import ConfigurationError, HeadraceError
 from headrace.watched import watched_task
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from headrace.client._provision import ensure_group
+from headrace.client.pulling import ensure_group
 from headrace.errors import (
     HeadraceError,
     InputMissingError,

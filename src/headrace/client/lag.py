@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import field
 
 from headrace.client.pulling import AsyncPullConsumer
@@ -16,14 +17,59 @@ from headrace.errors import NotFoundError, TopicNotFoundError
 from headrace.protocol.bodies import JsonBody, loads
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
-from headrace.protocol.groups import dead_letter_topic
-from headrace.protocol.stats import ConsumerConnections
+from headrace.protocol.groups import ConsumerConnections, dead_letter_topic
+from headrace.protocol.transactions import CommitRecord, StagedBatch
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from headrace.client.client import AsyncClient
     from headrace.client.queues import MessageQueue
 
-__all__ = ["GroupLag", "QueueLag", "connections_of_group", "group_lag", "topics_of_group"]
+
+# Where queues, groups and jobs stand, as the administration shows it.
+
+
+class JobStanding(msgspec.Struct, frozen=True):
+    """Where a job stands."""
+
+    commit_topic: str
+    #: Names its newest driver.
+    driver: str
+    #: Its newest commit record.
+    record: CommitRecord
+    #: Who holds the lease of its driver; empty where nobody does.
+    holder: str = ""
+    #: What is staged and not committed.
+    staged: list[StagedBatch] = []
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """What a queue holds."""
+
+    #: First offset.
+    begin: int
+    #: One past the last offset.
+    end: int
+    #: When the last message was stored; None for an empty queue.
+    updated: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group has come in a queue."""
+
+    #: Next offset that the group reads; -1 if it has none.
+    offset: int
+    #: One past the last offset of the queue.
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that the group has not read."""
+        return self.end - max(self.offset, 0)
+
 
 _NOTHING = timedelta(0)
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.client._committed import CommittedReading
-from headrace.client._provision import ensure_group
-from headrace.client._read_ahead import ReadAhead
 from headrace.client.results import (
     PULL_CODES,
+    CommittedReading,
     PullResult,
     PullStatus,
     answer_number,
     join_results,
     read_pull_answer,
 )
-from headrace.errors import NotFoundError, OffsetExpiredError
-from headrace.protocol.codes import RequestCode
+from headrace.errors import NoPermissionError, NotFoundError, OffsetExpiredError, TopicNotFoundError
+from headrace.protocol.bodies import dumps
+from headrace.protocol.codes import Perm, RequestCode
 from headrace.protocol.frames import Command
+from headrace.protocol.groups import SubscriptionGroupConfig
 from headrace.protocol.layout import record_starts
 
 if TYPE_CHECKING:
@@ -30,14 +33,149 @@ if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
     from headrace.client.queues import MessageQueue
 
-__all__ = [
-    "AsyncPullConsumer",
-    "PullResult",
-    "PullStatistics",
-    "PullStatus",
-    "whole_milliseconds",
-    "whole_results",
-]
+
+# Making topics and groups on brokers.
+
+
+def topic_fields(
+    name: str,
+    queues: int,
+    attributes: Mapping[str, str],
+    perm: Perm = Perm.READ | Perm.WRITE,
+) -> dict[str, str]:
+    """Fields of the request that creates or changes a topic."""
+    fields = {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": str(int(perm)),
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    if attributes:
+        fields["attributes"] = ",".join(f"+{key}={value}" for key, value in attributes.items())
+    return fields
+
+
+async def ensure_group(client: AsyncClient, group: str, brokers: Iterable[str]) -> None:
+    """Make a group and its retry topic, as a member's first heartbeat would.
+
+    A stock broker refuses offsets of a group that it does not know, and RocketMQ's tools show the
+    progress of a group only if there is a route of its retry topic.
+    """
+    retry_topic = f"%RETRY%{group}"
+    try:
+        await client.route(retry_topic)
+    except TopicNotFoundError:
+        body = dumps(SubscriptionGroupConfig(group_name=group))
+        make_group = partial(Command, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+        fields = topic_fields(retry_topic, 1, {})
+        make_topic = partial(Command, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        # Only an admin may; where an account is none, its group was made for it, or the request
+        # that needs the group says that it is missing.
+        with contextlib.suppress(NoPermissionError):
+            for broker in sorted(set(brokers)):
+                await client.ask_broker(broker, make_group)
+                await client.ask_broker(broker, make_topic)
+
+
+# Reading a range of offsets with pulls sent ahead.
+
+#: Answers that may be on their way at once, in bytes.
+_BYTES_AHEAD = 16 * 1024 * 1024
+#: Pause before a queue is asked again for messages that it must soon show, in seconds.
+_PAUSE = 0.005
+
+
+class ReadAhead:
+    """Pulls under way, one behind the other.
+
+    Where a pull starts is guessed: as far behind the one before as the last answer reached.
+
+    Parameters
+    ----------
+    pull
+        Pulls at an offset.
+    ahead
+        Most pulls under way.
+    patience
+        How long messages that the queue does not show yet are waited for: RocketMQ confirms a
+        message some milliseconds before it can be pulled.
+    """
+
+    def __init__(
+        self,
+        pull: Callable[[int], Coroutine[Any, Any, PullResult]],
+        ahead: int,
+        patience: timedelta,
+    ) -> None:
+        #: Pulls whose guess was wrong.
+        self.wasted = 0
+        self._pull = pull
+        self._ahead = ahead
+        self._patience = patience.total_seconds()
+        self._sent: deque[tuple[int, asyncio.Task[PullResult]]] = deque()
+
+    async def results(self, begin: int, end: int) -> AsyncGenerator[PullResult, None]:
+        """Give the answers that hold the messages from ``begin`` up to ``end``, in order.
+
+        Raises
+        ------
+        OffsetExpiredError
+            If the queue does not hold them.
+        """
+        at, step, window = begin, 0, 0
+        try:
+            while at < end:
+                self._send(at, step, window, end)
+                result = await self._sent.popleft()[1]
+                if result.status is not PullStatus.FOUND:
+                    at = await self._past_gap(result, at, end)
+                    continue
+                at, step = result.next_offset, result.next_offset - at
+                window = min(self._ahead, _BYTES_AHEAD // len(result.block))
+                yield result
+        finally:
+            for _, task in self._sent:
+                task.cancel()
+
+    def _send(self, at: int, step: int, window: int, end: int) -> None:
+        sent = self._sent
+        while sent and sent[0][0] != at:
+            sent.popleft()[1].cancel()
+            self.wasted += 1
+        if not sent:
+            sent.append((at, asyncio.ensure_future(self._pull(at))))
+        while step and len(sent) <= window and sent[-1][0] + step < end:
+            guess = sent[-1][0] + step
+            sent.append((guess, asyncio.ensure_future(self._pull(guess))))
+
+    async def _past_gap(self, result: PullResult, at: int, end: int) -> int:
+        if result.status is PullStatus.NO_MATCH and result.next_offset > at:
+            return result.next_offset
+        deadline = asyncio.get_running_loop().time() + self._patience
+        # A RocketMQ that has just made a compacted topic names -1 as its first offset.
+        while result.min_offset <= at and (result.max_offset < end or result.min_offset < 0):
+            if asyncio.get_running_loop().time() > deadline:
+                break
+            await asyncio.sleep(_PAUSE)
+            result = await self._pull(at)
+            if result.status is PullStatus.FOUND:
+                # It is there now; what follows it is asked for anew.
+                return at
+        raise _expired(result, at, end)
+
+
+def _expired(result: PullResult, offset: int, end: int) -> OffsetExpiredError:
+    return OffsetExpiredError(
+        f"queue {result.queue} was to be read from {offset} to {end}, "
+        f"but holds {result.min_offset} to {result.max_offset}",
+        hint="what is missing was deleted by the broker's retention, or the topic was made anew: "
+        "start from the first offset it holds, or restore the topic",
+    )
+
 
 T = TypeVar("T")
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.client._listening import Listener, Listening
 from headrace.client._push_engine import PushEngine
-from headrace.client.deliveries import Delivery
-from headrace.client.outcomes import ABANDONED, Outcome, Retry
+from headrace.client.deliveries import ABANDONED, Delivery, Outcome, Retry
 from headrace.client.push_options import PushOptions, PushStatistics
 from headrace.errors import ConfigurationError
 from headrace.protocol.groups import ALL_TAGS, retry_topic

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.evaluation import evaluate
 from headrace.columns.expressions import Expression, Name, Node, Value, node_of
+from headrace.columns.functions import evaluate
 from headrace.columns.schema import WIDE
 
 __all__ = [

@@ -4,8 +4,14 @@
 starts ``environment/bin/python``.
 """
 
-from headrace.packing.archive import Archive, check, write_archive
-from headrace.packing.contents import Contents, contents_of, platform_of
+from headrace.packing.archive import (
+    Archive,
+    Contents,
+    check,
+    contents_of,
+    platform_of,
+    write_archive,
+)
 from headrace.packing.distributions import SITE, Distributions
 
 __all__ = [

@@ -18,14 +18,12 @@
 
 from __future__ import annotations
 
-from headrace.protocol.allocation import average_rule
+from headrace.protocol.allocation import average_rule, java_hash
 from headrace.protocol.attributes import apply_attributes, write_attributes
-from headrace.protocol.batches import batch_to_records
 from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import VERSION, Perm, RequestCode, ResponseCode, SysFlag
 from headrace.protocol.columns import MessageColumns, decode_columns
 from headrace.protocol.frames import MAX_FRAME, Buffer, Command, FrameBuffer, decode, encode
-from headrace.protocol.hashing import java_hash
 from headrace.protocol.ids import UniqueKeys, decode_offset_id, encode_offset_id
 from headrace.protocol.layout import record_starts
 from headrace.protocol.messages import Message, StoredMessage, decode_messages, encode_batch
@@ -33,6 +31,7 @@ from headrace.protocol.properties import decode_properties, encode_properties
 from headrace.protocol.records import (
     RecordFields,
     Records,
+    batch_to_records,
     encode_record,
     encode_records,
     join_records,

@@ -14,13 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import ProtocolError
-from headrace.protocol.batches import batch_to_records
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.compression import readable
 from headrace.protocol.layout import Int64s, locate, record_starts, slices
 from headrace.protocol.property_columns import property_column
 from headrace.protocol.records import (
     Records,
+    batch_to_records,
     encode_record,
     encode_records,
     join_records,

@@ -7,17 +7,125 @@ length (3 bytes), the header and the body.  Both kinds of header are read, JSON 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from headrace.errors import ProtocolError
-from headrace.protocol.binary_headers import read_header
-from headrace.protocol.commands import Buffer, Command
+from headrace.protocol.codes import VERSION
 
-__all__ = ["MAX_FRAME", "Buffer", "Command", "FrameBuffer", "decode", "encode"]
+# Headers of the binary kind (ROCKETMQ), which some clients write instead of JSON.
+
+_FIXED = struct.Struct(">hBhii")
+_SHORT = struct.Struct(">h")
+
+
+def read_header(
+    data: memoryview,
+) -> tuple[int, int, int, int, int, str | None, dict[str, str]]:
+    """Read code, number of the language, version, opaque, flag, remark and fields.
+
+    Raises
+    ------
+    ProtocolError
+        The bytes are no such header.
+    """
+    try:
+        code, language, version, opaque, flag = _FIXED.unpack_from(data)
+        remark, at = _sized_text(data, _FIXED.size)
+        (size,) = _LENGTH.unpack_from(data, at)
+        ext = _fields(data, at + 4, at + 4 + size)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError(f"the binary header cannot be read: {error}") from error
+    return code, language, version, opaque, flag, remark, ext
+
+
+def _fields(data: memoryview, at: int, end: int) -> dict[str, str]:
+    if not at <= end <= len(data):
+        raise ProtocolError(f"the binary header's fields end at {end} of {len(data)} bytes")
+    ext: dict[str, str] = {}
+    while at < end:
+        (size,) = _SHORT.unpack_from(data, at)
+        key = _slice(data, at + 2, size)
+        value, at = _sized_text(data, at + 2 + size)
+        if value is not None:
+            ext[key] = value
+    return ext
+
+
+def _sized_text(data: memoryview, at: int) -> tuple[str | None, int]:
+    (size,) = _LENGTH.unpack_from(data, at)
+    text = _slice(data, at + 4, size)
+    return text or None, at + 4 + size
+
+
+def _slice(data: memoryview, at: int, size: int) -> str:
+    if size < 0 or at + size > len(data):
+        raise ProtocolError(f"a text of {size} bytes at {at} leaves a header of {len(data)}")
+    return str(data[at : at + size], "utf-8")
+
+
+# Commands: the requests and responses of the remoting protocol, as values.
+
+#: Anything that holds contiguous bytes.
+Buffer = bytes | bytearray | memoryview
+
+_RESPONSE = 1
+_ONEWAY = 2
+
+
+@dataclass(slots=True)
+class Command:
+    """One request or response.
+
+    >>> request = Command(105, {"topic": "lines"}, opaque=7)
+    >>> answer = request.reply(body=b"{}")
+    >>> answer.is_response, answer.opaque
+    (True, 7)
+    """
+
+    #: A request's code says what to do, a response's how it ended.
+    code: int
+    #: The request's or response's own fields; every value is text on the wire.
+    ext: dict[str, str] = field(default_factory=dict)
+    #: Received bodies are views; bodies to send may come in pieces, which are not copied.
+    body: Buffer | Sequence[Buffer] = b""
+    #: What went wrong, in responses.
+    remark: str | None = None
+    #: Number that pairs a response with its request.
+    opaque: int = 0
+    flag: int = 0
+    language: str = "PYTHON"
+    version: int = VERSION
+
+    @property
+    def is_response(self) -> bool:
+        """Whether this answers a request of ours."""
+        return bool(self.flag & _RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether the sender wants no answer."""
+        return bool(self.flag & _ONEWAY)
+
+    @property
+    def payload(self) -> Buffer:
+        """The body as one buffer, whatever pieces it came in."""
+        return self.body if isinstance(self.body, Buffer) else b"".join(self.body)
+
+    def reply(
+        self,
+        code: int = 0,
+        remark: str | None = None,
+        ext: dict[str, str] | None = None,
+        body: Buffer | Sequence[Buffer] = b"",
+    ) -> Command:
+        """Make the response to this request."""
+        return Command(int(code), ext or {}, body, remark, self.opaque, _RESPONSE)
+
 
 #: Largest frame that RocketMQ takes by default.
 MAX_FRAME = 16 * 1024 * 1024

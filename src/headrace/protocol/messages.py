@@ -13,11 +13,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from headrace.errors import MessageRejectedError, ProtocolError
-from headrace.protocol.batches import write_mini_message
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.compression import readable
-from headrace.protocol.hosts import LOCALHOST, Host, unpack_host
-from headrace.protocol.ids import encode_offset_id
+from headrace.protocol.ids import LOCALHOST, Host, encode_offset_id, unpack_host
 from headrace.protocol.layout import MAGIC_V2, MIN_RECORD, record_parts
 from headrace.protocol.properties import (
     DELAY,
@@ -30,6 +28,7 @@ from headrace.protocol.properties import (
     decode_properties,
     encode_properties,
 )
+from headrace.protocol.records import write_mini_message
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer

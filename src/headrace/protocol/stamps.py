@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import ProtocolError
+from headrace.protocol.allocation import java_hash
 from headrace.protocol.codes import SysFlag
-from headrace.protocol.hashing import java_hash
-from headrace.protocol.hosts import Host, pack_host
+from headrace.protocol.ids import Host, pack_host
 from headrace.protocol.layout import (
     HEAD,
     as_bytes,

@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.runtime.state.checks import StateMigration
     from headrace.runtime.state.interface import StateStore, StorePlace
+    from headrace.runtime.state.steps import StateMigration
     from headrace.runtime.state.store import LayeredStore, MemoryStore
     from headrace.runtime.testing import (
         TestInput,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.columns import ColumnValues
-from headrace.columns.evaluation import evaluate, exploded, filtered
+from headrace.columns.functions import evaluate, exploded, filtered
 from headrace.columns.schema import column_of
 from headrace.errors import HeadraceError, UserCodeError
 from headrace.runtime.processors import Processor

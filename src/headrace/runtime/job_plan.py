@@ -18,14 +18,13 @@ from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.broker import BrokerTransactions
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.transactions import JournalTransactions
-from headrace.runtime.commit.sending import sender
+from headrace.runtime.commit.transactions import sender
 from headrace.runtime.sources.patterns import PatternTopics
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.interface import StorePlace
 from headrace.serdes.signed import SECRET_BYTES
 from headrace.topology.names import journal_topic, state_topic
-from headrace.topology.operators.core import Sink, Source
-from headrace.topology.operators.outside import MessageSource
+from headrace.topology.operators.core import MessageSource, Sink, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -6,8 +6,14 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.runtime.event_time.announcing import announcements, owes_announcement
-from headrace.runtime.event_time.silence import BatchTime, batch_time, is_due, origins_of
+from headrace.runtime.event_time.silence import (
+    BatchTime,
+    announcements,
+    batch_time,
+    is_due,
+    origins_of,
+    owes_announcement,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -32,10 +32,9 @@ from headrace.runtime.event_time.watermarks import (
     unpack_watermarks,
 )
 from headrace.runtime.sinks import state_messages
-from headrace.runtime.stage import StageRunner
+from headrace.runtime.stage import StageRunner, watermark_messages
 from headrace.runtime.standing import RESTORE_TIME, RESTORED
-from headrace.runtime.state.copies import CopiedStore, StateCopies
-from headrace.runtime.through import watermark_messages
+from headrace.runtime.state.store import CopiedStore, StateCopies
 from headrace.runtime.user_code.errors import RecordErrors
 from headrace.runtime.user_code.failures import describe_failure
 

@@ -13,7 +13,6 @@ of key and value.  Between stages and in state stores values travel by the serde
 
 from __future__ import annotations
 
-from headrace.serdes._avro import AvroSerde, avro
 from headrace.serdes._documents import (
     JsonSerde,
     KeySerde,
@@ -23,24 +22,16 @@ from headrace.serdes._documents import (
     TypedJsonSerde,
     json_of,
 )
-from headrace.serdes._missing import (
-    NullableSerde,
-    OptionalSerde,
-    TableDeserializer,
-    nullable,
-    optional,
-)
-from headrace.serdes._protobuf import ProtobufSerde, protobuf
-from headrace.serdes._scalars import (
+from headrace.serdes.base import Serde
+from headrace.serdes.inference import (
     BytesSerde,
     FloatSerde,
     IntSerde,
     StringSerde,
     pack_int64,
+    serde_for,
     unpack_int64,
 )
-from headrace.serdes.base import Serde
-from headrace.serdes.inference import serde_for
 from headrace.serdes.messages import (
     Deserializer,
     Keyed,
@@ -51,9 +42,18 @@ from headrace.serdes.messages import (
     with_key,
 )
 from headrace.serdes.registry import (
+    AvroSerde,
+    NullableSerde,
+    OptionalSerde,
+    ProtobufSerde,
     RegisteredSchema,
     RegisteredSerde,
     SchemaRegistry,
+    TableDeserializer,
+    avro,
+    nullable,
+    optional,
+    protobuf,
     registered,
 )
 from headrace.serdes.signed import PickleSerde, StateSerde

@@ -16,17 +16,402 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.columns.schema import Schema, column_of
 from headrace.errors import SerializationError
-from headrace.serdes._avro import AvroSerde
+from headrace.keys import EXACT_KEY, KEYS, key_from_properties, keys_from_columns
 from headrace.serdes._documents import JsonSerde
-from headrace.serdes.base import Serde
+from headrace.serdes.base import Serde, wrong_type
+from headrace.serdes.messages import Deserializer, Keyed, PropertyColumns
 
 if TYPE_CHECKING:
-    from headrace.columns.schema import Schema
+    from types import ModuleType
 
-__all__ = ["RegisteredSchema", "RegisteredSerde", "SchemaRegistry", "registered"]
+    from google.protobuf.message import Message
+
+
+# Avro: values as dicts, by a schema that is given.
+
+AvroSchema = Mapping[str, Any] | list[Any] | str
+
+_COLUMNS: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "bytes": pa.binary(),
+    "double": pa.float64(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+    "float": pa.float64(),
+    "int": pa.int64(),
+    "long": pa.int64(),
+    "string": pa.string(),
+}
+_LOGICAL: dict[str, pa.DataType] = {
+    "date": pa.date32(),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "timestamp-millis": pa.timestamp("us", "UTC"),
+}
+
+
+def _fastavro() -> ModuleType:
+    try:
+        import fastavro
+    except ImportError as error:
+        raise SerializationError(
+            "serdes.avro needs the package fastavro", hint="pip install 'headrace[avro]'"
+        ) from error
+    module: ModuleType = fastavro
+    return module
+
+
+class AvroSerde(Serde[Any]):
+    """Avro's binary form of one schema, without a header.
+
+    Parameters
+    ----------
+    schema
+        The schema, as JSON text or as what that text says.
+    """
+
+    name: ClassVar[str] = "avro"
+
+    def __init__(self, schema: AvroSchema) -> None:
+        self._module = _fastavro()
+        self.text = schema if isinstance(schema, str) else json.dumps(schema)
+        try:
+            declared = json.loads(self.text)
+        except ValueError:
+            declared = self.text
+        self._declared = declared
+        self._parsed = self._module.parse_schema(declared)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AvroSerde, (self.text,)
+
+    def __repr__(self) -> str:
+        name = self._declared.get("name", "") if isinstance(self._declared, dict) else ""
+        return f"avro({name})"
+
+    @property
+    def hint(self) -> Any:
+        return dict if self._is_record else Any
+
+    @property
+    def _is_record(self) -> bool:
+        return isinstance(self._declared, dict) and self._declared.get("type") == "record"
+
+    @property
+    def schema(self) -> Schema | None:
+        if not self._is_record:
+            return None
+        found = ((one["name"], _column(one["type"])) for one in self._declared["fields"])
+        columns = tuple((name, kind) for name, kind in found if kind is not None)
+        return Schema(columns) if columns else None
+
+    def serialize(self, value: Any) -> bytes:
+        out = io.BytesIO()
+        self._module.schemaless_writer(out, self._parsed, value)
+        return out.getvalue()
+
+    def deserialize(self, data: bytes) -> Any:
+        return self.read(io.BytesIO(data))
+
+    def read(self, body: io.BytesIO) -> Any:
+        """Read one value that ends where the body ends."""
+        value = self._module.schemaless_reader(body, self._parsed, None)
+        if body.read(1):
+            message = f"bytes follow a value of {self!r}: it was written with another schema"
+            raise ValueError(message)
+        return value
+
+
+def _column(kind: Any) -> pa.DataType | None:
+    """Give the type of the column of a field; None where there is none."""
+    if isinstance(kind, list):
+        present = [one for one in kind if one != "null"]
+        return _column(present[0]) if len(present) == 1 else None
+    if isinstance(kind, str):
+        return _COLUMNS.get(kind)
+    logical = kind.get("logicalType")
+    if logical == "decimal":
+        return pa.decimal128(38, 9)
+    if logical is not None:
+        return _LOGICAL.get(logical)
+    if kind["type"] == "array":
+        items = _column(kind["items"])
+        return None if items is None else pa.list_(items)
+    return _column(kind["type"]) if kind["type"] in _COLUMNS else None
+
+
+def avro(schema: AvroSchema) -> Serde[Any]:
+    r"""Make a serde for Avro's binary form of one schema; values of a record are dicts.
+
+    Needs the extra ``headrace[avro]``.
+
+    Parameters
+    ----------
+    schema
+        The schema that writes and reads, as JSON text or as what that text says.
+
+    Examples
+    --------
+    >>> orders = avro({"type": "record", "name": "Order", "fields": [
+    ...     {"name": "item", "type": "string"}, {"name": "price", "type": "long"}]})
+    >>> orders.serialize({"item": "tea", "price": 3})
+    b'\x06tea\x06'
+    >>> orders.deserialize(b"\x06tea\x06")
+    {'item': 'tea', 'price': 3}
+    """
+    return AvroSerde(schema)
+
+
+# Values that may be missing: None in memory, an empty body in a message.
+
+V = TypeVar("V")
+
+_PRESENT = b"+"
+
+
+class OptionalSerde(Serde[V | None]):
+    """Another serde's form, and nothing at all for None."""
+
+    def __init__(self, inner: Serde[V]) -> None:
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return f"optional({self._inner!r})"
+
+    @property
+    def hint(self) -> Any:
+        return self._inner.hint if self._inner.hint is Any else self._inner.hint | None
+
+    def serialize(self, value: V | None) -> bytes:
+        return b"" if value is None else self._inner.serialize(value)
+
+    def deserialize(self, data: bytes) -> V | None:
+        return self._inner.deserialize(data) if data else None
+
+
+def optional(serde: Serde[V]) -> Serde[V | None]:
+    r"""Make a serde that writes None as an empty body, which deletes in a table.
+
+    An empty body reads as None, also where ``serde`` would read a value of its own.
+
+    Parameters
+    ----------
+    serde
+        Writes all other values.
+
+    Examples
+    --------
+    >>> from headrace import serdes
+    >>> serdes.optional(serdes.json).serialize(None), serdes.json.serialize(None)
+    (b'', b'null')
+    """
+    return OptionalSerde(serde)
+
+
+class NullableSerde(Serde[V | None]):
+    """Another serde's form behind a byte, and nothing at all for None: on the way, not outside."""
+
+    def __init__(self, inner: Serde[V]) -> None:
+        self.inner = inner
+
+    def __repr__(self) -> str:
+        return f"{self.inner!r} or none"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NullableSerde) and self.inner == other.inner
+
+    def __hash__(self) -> int:
+        return hash((NullableSerde, self.inner))
+
+    def serialize(self, value: V | None) -> bytes:
+        return b"" if value is None else _PRESENT + self.inner.serialize(value)
+
+    def deserialize(self, data: bytes) -> V | None:
+        return self.inner.deserialize(data[1:]) if data else None
+
+    def serialize_many(self, values: list[V | None]) -> pa.BinaryArray:
+        present = [value for value in values if value is not None]
+        written = self.inner.serialize_many(present)
+        marked = pc.binary_join_element_wise(pa.scalar(_PRESENT, pa.binary()), written, b"")
+        if len(present) == len(values):
+            return marked
+        missing = np.array([value is None for value in values])
+        places = np.cumsum(~missing) - 1
+        return marked.take(pa.array(places, mask=missing)).fill_null(b"")
+
+    def deserialize_many(self, data: pa.BinaryArray) -> list[V | None]:
+        missing = pc.equal(pc.binary_length(data), 0).to_numpy(zero_copy_only=False)
+        # Not binary_slice: of values of one byte it makes buffers of negative sizes.
+        bodies = pc.binary_replace_slice(data.filter(pa.array(~missing)), 0, 1, b"")
+        values = iter(self.inner.deserialize_many(bodies))
+        return [None if gone else next(values) for gone in missing.tolist()]
+
+
+def nullable(serde: Serde[Any]) -> Serde[Any]:
+    """Make a serde that can carry None besides what another one can.
+
+    >>> from headrace import serdes
+    >>> array = nullable(serdes.string).serialize_many(["", None, "a"])
+    >>> nullable(serdes.string).deserialize_many(array)
+    ['', None, 'a']
+    """
+    return serde if isinstance(serde, NullableSerde) else NullableSerde(serde)
+
+
+class TableDeserializer(Deserializer[Any, Any]):
+    """Another deserializer's records; a message with an empty body deletes its key."""
+
+    def __init__(self, inner: Deserializer[Any, Any]) -> None:
+        self._inner = inner
+        self.key_hint = inner.key_hint
+        self.value_hint = inner.value_hint if inner.value_hint is Any else inner.value_hint | None
+        self.value_serde = None if inner.value_serde is None else nullable(inner.value_serde)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def deserialize(self, body: bytes, properties: Mapping[str, str]) -> Keyed[Any, Any]:
+        if body:
+            return self._inner.deserialize(body, properties)
+        return Keyed(key_from_properties(properties), None)
+
+    def deserialize_many(
+        self, bodies: pa.BinaryArray, properties: PropertyColumns
+    ) -> tuple[list[Any] | None, list[Any]]:
+        present = pc.greater(pc.binary_length(bodies), 0)
+        if pc.all(present).as_py():
+            return self._inner.deserialize_many(bodies, properties)
+        keys: list[Any] = keys_from_columns(properties(KEYS), properties(EXACT_KEY))
+        values: list[Any] = [None] * len(bodies)
+        found, read = self._inner.deserialize_many(
+            bodies.filter(present), lambda name: properties(name).filter(present)
+        )
+        places = np.flatnonzero(present.to_numpy(zero_copy_only=False)).tolist()
+        for place, value in zip(places, read, strict=True):
+            values[place] = value
+        for place, key in zip(places, found or (), strict=False):
+            keys[place] = key
+        return keys, values
+
+
+# Protobuf: values of one generated message class.
+
+M = TypeVar("M", bound="Message")
+
+#: By the kind of the field in Python: FieldDescriptor.CPPTYPE_INT32 and so on.
+_PROTOBUF_COLUMNS: dict[int, pa.DataType] = {
+    1: pa.int64(),
+    2: pa.int64(),
+    3: pa.int64(),
+    4: pa.int64(),
+    5: pa.float64(),
+    6: pa.float64(),
+    7: pa.bool_(),
+    8: pa.int64(),
+    9: pa.string(),
+}
+#: FieldDescriptor.TYPE_BYTES, which shares its kind with text.
+_BYTES = 12
+
+
+class ProtobufSerde(Serde[M]):
+    """The wire form of one message class; equal messages have equal bytes.
+
+    Parameters
+    ----------
+    message
+        The generated class.
+    """
+
+    def __init__(self, message: type[M]) -> None:
+        self._message = message
+        self._read = message.FromString
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProtobufSerde, (self._message,)
+
+    def __repr__(self) -> str:
+        return f"protobuf({self._message.DESCRIPTOR.full_name})"
+
+    @property
+    def hint(self) -> type[M]:
+        return self._message
+
+    @property
+    def schema(self) -> Schema | None:
+        found = (
+            (field.name, _column_of_protobuf(field)) for field in self._message.DESCRIPTOR.fields
+        )
+        columns = tuple((name, kind) for name, kind in found if kind is not None)
+        return Schema(columns, "attributes") if columns else None
+
+    def serialize(self, value: M) -> bytes:
+        if not isinstance(value, self._message):
+            raise wrong_type(self, value, self._message.__name__)
+        return value.SerializeToString(deterministic=True)
+
+    def deserialize(self, data: bytes) -> M:
+        return self._read(data)
+
+    def deserialize_many(self, data: pa.BinaryArray) -> list[M]:
+        return list(map(self._read, data.to_pylist()))
+
+    def read_columns(self, data: pa.BinaryArray) -> pa.RecordBatch:
+        messages = self.deserialize_many(data)
+        fields = self._message.DESCRIPTOR.fields
+        known = [
+            (field, kind) for field in fields if (kind := _column_of_protobuf(field)) is not None
+        ]
+        arrays = [column_of(_values(messages, field), kind) for field, kind in known]
+        return pa.RecordBatch.from_arrays(arrays, [field.name for field, _ in known])
+
+
+def _column_of_protobuf(field: Any) -> pa.DataType | None:
+    """Give the type of a field's column; None for messages and maps."""
+    kind = pa.binary() if field.type == _BYTES else _PROTOBUF_COLUMNS.get(field.cpp_type)
+    return pa.list_(kind) if kind is not None and field.is_repeated else kind
+
+
+def _values(messages: list[Any], field: Any) -> list[Any]:
+    """Give a field of many messages; None where one can be absent and is."""
+    name = field.name
+    values = map(attrgetter(name), messages)
+    if field.is_repeated:
+        return list(map(list, values))
+    if not field.has_presence:
+        return list(values)
+    return [
+        value if message.HasField(name) else None
+        for message, value in zip(messages, values, strict=True)
+    ]
+
+
+def protobuf(message: type[M]) -> Serde[M]:
+    r"""Make a serde for the messages of one generated class.
+
+    Needs the extra ``headrace[protobuf]``.
+
+    Parameters
+    ----------
+    message
+        The class that ``protoc`` made.
+
+    Examples
+    --------
+    >>> from google.protobuf.wrappers_pb2 import StringValue
+    >>> protobuf(StringValue).serialize(StringValue(value="tea"))
+    b'\n\x03tea'
+    """
+    return ProtobufSerde(message)
+
 
 _ID = struct.Struct(">q")
 #: Avro's form of the lengths 8 and 16.

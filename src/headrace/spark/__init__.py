@@ -9,10 +9,9 @@ if TYPE_CHECKING:
     from headrace.runtime.standing import OperatorStatistics
     from headrace.spark.batches import BatchSinkStatistics
     from headrace.spark.job import StreamJob
-    from headrace.spark.replay import SparkReplay, assert_same_on_spark
     from headrace.spark.rocketmq import register
     from headrace.spark.statistics import JobStatistics
-    from headrace.spark.transactions import TransactionJob
+    from headrace.spark.transactions import SparkReplay, TransactionJob, assert_same_on_spark
 
 __all__ = [
     "BatchSinkStatistics",
@@ -29,10 +28,10 @@ _HOMES = {
     "BatchSinkStatistics": "headrace.spark.batches",
     "JobStatistics": "headrace.spark.statistics",
     "OperatorStatistics": "headrace.runtime.standing",
-    "SparkReplay": "headrace.spark.replay",
+    "SparkReplay": "headrace.spark.transactions",
     "StreamJob": "headrace.spark.job",
     "TransactionJob": "headrace.spark.transactions",
-    "assert_same_on_spark": "headrace.spark.replay",
+    "assert_same_on_spark": "headrace.spark.transactions",
     "register": "headrace.spark.rocketmq",
 }
 

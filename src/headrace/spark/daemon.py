@@ -19,8 +19,8 @@ MODULES = (
     "pandas",
     "rocksdict",
     "headrace.spark.source",
-    "headrace.spark.stages",
-    "headrace.spark.warming",
+    "headrace.spark.source",
+    "headrace.spark.standby",
 )
 
 

@@ -8,38 +8,101 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from headrace.client import PullConsumer
 from headrace.embedded import embedded_broker
 from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
-from headrace.runtime.commit.lease import Lease
-from headrace.runtime.commit.succession import free_from_the_dead
+from headrace.runtime.commit.drivers import Lease, free_from_the_dead
+from headrace.runtime.planning import owes_batch
+from headrace.runtime.standing import LagReader
 from headrace.runtime.state.claims import claimed
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.local import restoring
 from headrace.runtime.state.views import StateView
 from headrace.settings import JobSettings
 from headrace.spark.batches import BatchSinks
+from headrace.spark.cluster import Prepared, make_connection, prepare_topics
 from headrace.spark.driver import JobDriver
-from headrace.spark.job_topics import JobTopics
-from headrace.spark.launch import Prepared, make_connection, prepare_topics
 from headrace.spark.plans import pickle_plan
 from headrace.spark.session import check_master, get_session, overdue
 from headrace.spark.statistics import JobStatistics, Meter
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import timedelta
     from types import TracebackType
 
-    from headrace.protocol.transactions import CommitRecord, Position
+    from headrace.protocol.transactions import CommitRecord, PlanAnswer, Position, QueueName
     from headrace.runtime.control import Summary
     from headrace.runtime.job_plan import JobConnection
-    from headrace.runtime.state.checks import Migrations
+    from headrace.runtime.standing import QueueLag
     from headrace.runtime.state.interface import StoreFactory
+    from headrace.runtime.state.steps import Migrations
     from headrace.spark.ticks import Ticks
     from headrace.topology import Topology
 
-__all__ = ["StreamJob"]
+
+# What lies in the topics that a job reads, and whether the job has done it.
+
+
+class JobTopics:
+    """The topics that a running job reads, those that it writes for itself among them.
+
+    Parameters
+    ----------
+    connection
+        The job.
+    queues
+        Writable queues of the topics that it writes.
+    """
+
+    def __init__(self, connection: JobConnection, queues: dict[str, list[QueueName]]) -> None:
+        self._connection = connection
+        self.queues = queues
+        self._lag = LagReader(PullConsumer(connection.client, connection.plan.job))
+        #: Ends of queues that were sent to at once, for the next batch to read.
+        self._sent: dict[QueueName, int] = {}
+
+    def note(self, summaries: Iterable[Summary]) -> None:
+        """Note what the tasks of a batch sent: a broker may show it a moment later."""
+        for summary in summaries:
+            self._sent |= summary.sent
+
+    def lag(self, record: CommitRecord) -> dict[QueueName, QueueLag]:
+        """Tell what a commit leaves unread of each queue; a job that reads no topic asks nobody."""
+        if not self._connection.source_topics():
+            return {}
+        return self._lag.read(record, self._ask().latest)
+
+    def goals(self) -> Iterator[Callable[[CommitRecord], bool]]:
+        """Give what must hold of the last commit, one after the other, for all to be done.
+
+        That is what is in the topics now, then what it becomes in those that the job writes for
+        itself: for each of them first the records, then event time, which follows them.  One may
+        be fed by what came through another.
+        """
+        yield _reaches(self._ends())
+        for _ in range(2 * len(self._connection.plan.topology.throughs)):
+            answer = self._ask()
+            assert answer.record is not None, "a job that runs has one"
+            owed = owes_batch(self._connection.plan, answer, self.queues)
+            yield _reaches({}, answer.record.batch + owed)
+            yield _reaches(self._ends())
+
+    def _ends(self) -> dict[QueueName, int]:
+        latest = self._ask().latest
+        return latest | {q: max(end, latest.get(q, 0)) for q, end in self._sent.items()}
+
+    def _ask(self) -> PlanAnswer:
+        connection = self._connection
+        return connection.transactions.plan(connection.source_topics(), {}, 0, 0)
+
+
+def _reaches(ends: dict[QueueName, int], batch: int = 0) -> Callable[[CommitRecord], bool]:
+    return lambda record: (
+        record.batch >= batch
+        and all(end <= record.offsets.get(queue, 0) for queue, end in ends.items())
+    )
 
 
 class StreamJob:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from headrace.errors import JavaEndedError, JobFailedError, SettingsError
@@ -23,25 +28,175 @@ from headrace.java import use_java
 from headrace.spark.class_archive import JAVA_OPTIONS, archive_options
 from headrace.spark.cluster import Shipment, cluster_config, is_cluster, on_one_machine
 from headrace.spark.dead_session import forget_dead_session
-from headrace.spark.gateway import launch_quietly
-from headrace.spark.local_files import write_without_processes
+from headrace.spark.family import MARK, family_mark, start_reaper
 from headrace.spark.masters import find_master
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from py4j.java_gateway import JavaGateway
+
     from headrace.settings import JobSettings
 
-__all__ = [
-    "SPARK_CONFIG",
-    "check_master",
-    "checkpoint_folder",
-    "get_session",
-    "log_file",
-    "overdue",
-    "scratch_folder",
-    "sweep_scratch",
-]
+
+# Starts Spark's Java process, sees to its end, and keeps two kinds of noise off the terminal.
+#
+# Everything that Java and Spark's Python workers print comes through: a user's own ``print`` too.
+# Left out are Java's remark on incubator modules, and the traceback that a worker prints when Spark
+# closes its connection because it was idle for a minute.
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+_INCUBATOR = "WARNING: Using incubator modules"
+#: What Spark takes for a secret, unless it is told otherwise.
+_REDACTED = "(?i)secret|password|token|access[.]?key|credential"
+_BROKEN_PIPE = "BrokenPipeError: [Errno 32] Broken pipe\n"
+
+
+def launch_quietly(conf: SparkConf, folder: Path | None = None) -> JavaGateway:
+    """Start the Java process of a session; it and its Python workers end with this process.
+
+    Parameters
+    ----------
+    conf
+        Settings of the session.  Secrets in it are not on the command line of the process: the
+        session must set them in it.
+    folder
+        The folder that it works in; this process's by default.
+    """
+    conf.set(f"spark.executorEnv.{MARK}", family_mark())
+    start_reaper()
+    shown = SparkConf(loadDefaults=False).setAll(shown_settings(conf))
+    streams = {"stderr": subprocess.PIPE, "cwd": folder}
+    gateway = launch_gateway(shown, streams)  # type: ignore[no-untyped-call]
+    errors: IO[bytes] = gateway.proc.stderr
+    watched_thread(
+        partial(_forward, errors),
+        name="headrace-spark-stderr",
+        # Java would wait for ever for somebody to read what it prints.
+        on_failure=lambda _error: errors.close(),
+    ).start()
+    return gateway
+
+
+def shown_settings(conf: SparkConf) -> list[tuple[str, str]]:
+    """Return the settings but those that Spark's pages hide, which it tells by their names."""
+    hidden = re.compile(conf.get("spark.redaction.regex", _REDACTED))
+    return [(name, value) for name, value in conf.getAll() if not hidden.search(name)]
+
+
+def _forward(stream: IO[bytes]) -> None:
+    noise = NoiseFilter()
+    for line in stream:
+        sys.stderr.write(noise.feed(line.decode(errors="replace")))
+        sys.stderr.flush()
+
+
+class NoiseFilter:
+    r"""Takes lines and gives what is worth showing.
+
+    Several workers may print at once, so their tracebacks come interleaved.
+
+    Examples
+    --------
+    >>> noise = NoiseFilter()
+    >>> noise.feed("Traceback (most recent call last):\n")
+    ''
+    >>> noise.feed('  File "user.py", line 1, in <module>\n')
+    'Traceback (most recent call last):\n  File "user.py", line 1, in <module>\n'
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._begun = 0
+
+    def feed(self, line: str) -> str:
+        """Give the line, with what was held back before it, or nothing."""
+        if line == _TRACEBACK:
+            self._held += line
+            self._begun += 1
+            return ""
+        if line.startswith(_INCUBATOR):
+            return ""
+        if self._begun and "pyspark/daemon.py" in line:
+            self._held += line
+            return ""
+        if self._begun and line == _BROKEN_PIPE:
+            self._begun -= 1
+            if not self._begun:
+                self._held = ""
+            return ""
+        shown, self._held, self._begun = self._held + line, "", 0
+        return shown
+
+
+# Files that Spark writes on the driver's machine: none of them starts a process.
+#
+# Spark notes the begin and the end of every batch in a folder of its own.  Hadoop's class for local
+# files sets the permissions of each by the program ``chmod``, where its native library is missing: four
+# processes a batch.  Java has a call for that.
+
+logger = logging.getLogger(__name__)
+
+_IMPLEMENTATION = "fs.file.impl"
+_CLASS = "headrace.LocalFiles"
+_SOURCE = """
+package headrace;
+
+import java.nio.file.Files;
+import java.nio.file.attribute.PosixFilePermissions;
+import org.apache.hadoop.fs.LocalFileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.permission.FsPermission;
+
+public class LocalFiles extends LocalFileSystem {
+    public LocalFiles() {
+        super(new Raw());
+    }
+
+    public static class Raw extends RawLocalFileSystem {
+        public void setPermission(Path path, FsPermission given) throws java.io.IOException {
+            if (given.getStickyBit()) {
+                super.setPermission(path, given);
+            } else {
+                Files.setPosixFilePermissions(
+                    pathToFile(path).toPath(), PosixFilePermissions.fromString(given.toString()));
+            }
+        }
+    }
+}
+"""
+
+
+def write_without_processes(context: SparkContext) -> None:
+    """Have Java itself set the permissions of local files, where Hadoop would start a program for that.
+
+    A class that the user has named stays.
+
+    Caller: whoever has just started Spark; nobody has files open by Hadoop's class yet.
+    """
+    java: Any = context._jvm  # noqa: SLF001 - Spark's Python has no face for it
+    try:
+        if java.org.apache.hadoop.io.nativeio.NativeIO.isAvailable():
+            return
+        conf = java.org.apache.hadoop.conf.Configuration(context._jsc.hadoopConfiguration())  # noqa: SLF001
+        if conf.get(_IMPLEMENTATION) is not None:
+            return
+        # Spark compiles its own plans by the same compiler.
+        compiler = java.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(java.Thread.currentThread().getContextClassLoader())
+        compiler.cook(_SOURCE)
+        conf.setClassLoader(compiler.getClassLoader())
+        conf.set(_IMPLEMENTATION, _CLASS)
+        # There is one for all who ask in this process: the first that was made.
+        files, place = java.org.apache.hadoop.fs.FileSystem, java.java.net.URI("file:///")
+        files.get(place, conf).close()
+        files.get(place, conf)
+    except (Py4JError, TypeError) as error:
+        # Another Spark may have other classes: then its files take the time that they take.
+        logger.info("Spark sets the permissions of local files by chmod: %s", error)
+
 
 #: Jobs that share a session may all find that its Java process has ended.
 _starting = threading.Lock()

@@ -6,11 +6,17 @@ in Spark's workers.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.functions import col
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from headrace.client import MessageQueue
@@ -19,19 +25,15 @@ from headrace.errors import (
     FencedError,
     HeadraceError,
     InputMissingError,
+    JavaEndedError,
+    JobFailedError,
     OffsetExpiredError,
     WorkerMismatchError,
 )
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
-from headrace.runtime.control import (
-    BatchControl,
-    Control,
-    Heading,
-    control_blocks,
-    queue_runs,
-)
+from headrace.runtime.control import BatchControl, Control, Heading, control_blocks, queue_runs
 from headrace.runtime.event_time.silence import milliseconds
 from headrace.runtime.marks import Marks
 from headrace.runtime.planning import (
@@ -46,20 +48,67 @@ from headrace.runtime.sources.starts import are_held, held_offsets
 from headrace.runtime.sources.task import run_source
 from headrace.runtime.task import guarded
 from headrace.runtime.user_code.failures import describe_failure
-from headrace.spark.rows import ROW_SCHEMA, rows_of
-from headrace.spark.worker import connection, end_of_task, limited, make_task
+from headrace.spark.causes import read_failure
+from headrace.spark.dead_session import session_is_ours
+from headrace.spark.worker import RemoteFinder, connection, end_of_task, limited, make_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from datetime import timedelta
 
-    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
     from headrace.protocol.transactions import PlanAnswer, QueueName
     from headrace.runtime.job_plan import JobConnection
     from headrace.spark.plans import PlanHandle
 
-__all__ = ["BatchOffset", "JobSource", "Launch", "run_split"]
+
+# Blocks as rows of a Spark data frame.
+
+#: What Spark is told of the rows; it looks only at ``partition``.
+ROW_SCHEMA = (
+    "partition int, stage int, kind int, operator string, port int, payload binary, attempt long"
+)
+
+_ARROW_SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("stage", pa.int32()),
+        ("kind", pa.int32()),
+        ("operator", pa.string()),
+        ("port", pa.int32()),
+        ("payload", pa.binary()),
+        ("attempt", pa.int64()),
+    ]
+)
+
+
+def rows_of(blocks: Iterable[Block]) -> pa.RecordBatch:
+    """Put blocks into a record batch, one row each."""
+    chosen = list(blocks)
+    columns: list[list[object]] = [
+        [block.partition for block in chosen],
+        [block.stage for block in chosen],
+        [int(block.kind) for block in chosen],
+        [block.operator for block in chosen],
+        [block.port for block in chosen],
+        [block.payload for block in chosen],
+        [block.attempt for block in chosen],
+    ]
+    arrays = [
+        pa.array(column, field.type) for column, field in zip(columns, _ARROW_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+
+
+def blocks_of(batch: pa.RecordBatch) -> Iterator[Block]:
+    """Read the blocks of a record batch."""
+    columns = (batch.column(name).to_pylist() for name in _ARROW_SCHEMA.names)
+    for partition, stage, kind, *rest in zip(*columns, strict=True):
+        yield Block(partition, stage, BlockKind(kind), *rest)
+
 
 _IDLE_WAIT = 100
 
@@ -354,3 +403,138 @@ def _fenced(job: str, epoch: int, newer: int) -> FencedError:
         f"job '{job}' was taken over: this driver has epoch {epoch}, a newer one has epoch {newer}",
         hint="only one driver of a job runs at a time; stop the other one if it is not meant",
     )
+
+
+# Stages behind a shuffle, as functions for ``mapInArrow``.
+
+StageFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def stage_function(handle: PlanHandle, stage: int) -> StageFunction:
+    """Make the function that runs one stage for the partition that Spark hands it."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        own: list[Block] = []
+        control: Block | None = None
+        passing: list[Block] = []
+        for batch in batches:
+            for block in blocks_of(batch):
+                if block.stage != stage:
+                    passing.append(block)
+                elif block.kind is BlockKind.CONTROL:
+                    control = block
+                else:
+                    own.append(block)
+        if control is not None:
+            passing += guarded(control.partition, _runner(handle, stage, control, own))
+        yield rows_of(passing)
+        end_of_task()
+
+    return run
+
+
+def _runner(
+    handle: PlanHandle, stage: int, message: Block, blocks: list[Block]
+) -> Callable[[], Iterable[Block]]:
+    def run() -> Iterable[Block]:
+        job = connection(handle)
+        control = msgspec.json.decode(message.payload, type=Control)
+        finder = RemoteFinder(job.client, Marks(control.brokers))
+        with limited(job, control, message.partition):
+            task = make_task(job, control, stage, message.partition, finder)
+            try:
+                task.absorb(blocks)
+                return list(task.finish())
+            finally:
+                task.close()
+
+    return run
+
+
+# A job as one Structured Streaming query.
+
+_LOOK_SECONDS = 0.2
+
+
+def run_query(
+    session: SparkSession,
+    launch: Launch,
+    *,
+    stages: int,
+    partitions: int,
+    interval: timedelta,
+    checkpoint: str,
+    on_batch: Callable[[DataFrame, int], None],
+    wait: Callable[[float], bool],
+) -> None:
+    """Run a job's query until it fails, or until ``wait`` raises or says so.
+
+    ``wait`` takes the seconds to wait, at most, and tells whether the query must end.
+    """
+    frame = job_frame(session, JobSource, launch.handle, stages, partitions, launch=launch)
+    query = (
+        frame.writeStream.foreachBatch(on_batch)
+        .option("checkpointLocation", checkpoint)
+        .trigger(processingTime=f"{int(interval.total_seconds() * 1000)} milliseconds")
+        .start()
+    )
+    try:
+        while not wait(_LOOK_SECONDS):
+            if not query.isActive:
+                query.awaitTermination()
+                return
+    finally:
+        stop_query(query)
+
+
+def job_frame(
+    session: SparkSession,
+    source: type[DataSource],
+    handle: PlanHandle,
+    stages: int,
+    partitions: int,
+    **fields: object,
+) -> DataFrame:
+    """Plan a query of a job's shape over a source; ``fields`` are what the source is given."""
+    # A class of its own, so that Spark ships it by value with the fields in it; under a name of its
+    # own, as several jobs may start in one session at the same time.
+    name = f"{source.name()}-{handle.digest}"
+    launched = type("LaunchedSource", (source,), {**fields, "name": classmethod(lambda _: name)})
+    session.dataSource.register(launched)
+    return later_stages(session.readStream.format(name).load(), handle, stages, partitions)
+
+
+def later_stages(frame: DataFrame, handle: PlanHandle, stages: int, partitions: int) -> DataFrame:
+    """Put the stages behind shuffles after the first one."""
+    for stage in range(1, stages):
+        frame = frame.repartitionById(partitions, col("partition")).mapInArrow(
+            stage_function(handle, stage), ROW_SCHEMA
+        )
+    return frame
+
+
+def stop_query(query: StreamingQuery) -> None:
+    """End a query."""
+    # Where the Java process is gone, the query is gone with it.
+    with contextlib.suppress(Py4JError, ConnectionError):
+        query.stop()
+
+
+def failure_of(job: str, error: Exception, log: str) -> HeadraceError:
+    """Say what ended a query in the words of the job; ``log`` is where more is told."""
+    if isinstance(error, HeadraceError):
+        return error
+    # A call into a Java process that is gone fails as a Py4JError, whatever its cause.
+    if isinstance(error, (Py4JError, ConnectionError)) and not isinstance(error, Py4JJavaError):
+        what = f"the Java process that runs Spark for job '{job}' ended"
+        if session_is_ours():
+            return JavaEndedError(what, hint="nothing is lost: the job goes on in a new one")
+        return JobFailedError(
+            what, hint="nothing is lost: start the job again and it goes on from its last commit"
+        )
+    if isinstance(error, StreamingQueryException):
+        return read_failure(job, str(error), log)
+    if isinstance(error, Py4JJavaError):
+        found = read_failure(job, str(error.java_exception), log)
+        return found if not found.retriable else JobFailedError(found.message, hint=found.hint)
+    return JobFailedError(f"job '{job}' failed: {type(error).__name__}: {error}")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.protocol.transactions import CommitRecord, QueueName
-    from headrace.runtime.commit.lease import LeaseWait
+    from headrace.runtime.commit.drivers import LeaseWait
     from headrace.runtime.standing import QueueLag
-    from headrace.spark.batches.status import BatchSinkStatistics
+    from headrace.spark.batches.failures import BatchSinkStatistics
 
 __all__ = ["JobStatistics", "Meter", "OperatorStatistics", "total"]
 

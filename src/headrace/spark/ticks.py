@@ -21,9 +21,15 @@ from pyspark.sql import DataFrame
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.task import guarded
-from headrace.spark.query import later_stages, stop_query
-from headrace.spark.rows import ROW_SCHEMA, rows_of
-from headrace.spark.source import JobReader, SplitPartition, run_split
+from headrace.spark.source import (
+    ROW_SCHEMA,
+    JobReader,
+    SplitPartition,
+    later_stages,
+    rows_of,
+    run_split,
+    stop_query,
+)
 from headrace.spark.turns import Turns, TurnTaker
 from headrace.spark.worker import end_of_task
 

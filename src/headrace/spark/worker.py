@@ -19,12 +19,11 @@ from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.commit.transactions import Attempt
-from headrace.runtime.hangs import traced
+from headrace.runtime.state.home import StateTopicReader
 from headrace.runtime.state.local import LocalCopies
-from headrace.runtime.state.topic import StateTopicReader
 from headrace.runtime.task import Task
 from headrace.runtime.task import TaskContext as RuntimeContext
-from headrace.runtime.time_limit import patience, time_limit
+from headrace.runtime.time_limit import patience, time_limit, traced
 from headrace.runtime.user_code.errors import Original
 from headrace.spark.plans import unpickle_plan
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.store.index import IndexView, QueueIndex, QueueKey
-from headrace.store.index_files import UNIT, IndexFiles, Units
-from headrace.store.replication.epochs import EpochTable
+from headrace.store.index import UNIT, IndexFiles, IndexView, QueueIndex, QueueKey, Units
+from headrace.store.replication.following import EpochTable
 from headrace.store.state import LogState, QueueState
 
 __all__ = ["Catalog", "CatalogView", "Remake"]

@@ -7,25 +7,21 @@ record is checked at bulk speed.  ``docs/decisions/0001-log-entries.md`` tells w
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.errors import CorruptLogError
 
 if TYPE_CHECKING:
     from headrace.store.fileops import Buffer
+    from headrace.store.log import CommitLog
 
-__all__ = [
-    "HEADER_SIZE",
-    "MAGIC",
-    "NO_UNIT",
-    "UNTAGGED",
-    "Entry",
-    "EntryKind",
-    "is_intact",
-    "pack_header",
-    "parse_header",
-]
 
 MAGIC = b"HRLE"
 NO_UNIT = -1
@@ -56,7 +52,7 @@ class EntryKind(IntEnum):
     COMPACT_TOPIC = 6
     #: Another primary writes from here on; the payload is the table of epochs.
     EPOCH = 7
-    #: A fence around damage: what stood here is lost, see :mod:`headrace.store.fences`.
+    #: A fence around damage: what stood here is lost, see :mod:`headrace.store.entries`.
     VOID = 8
 
 
@@ -132,3 +128,339 @@ def is_intact(entry: Entry, buffer: memoryview, at: int) -> bool:
         return False
     fields = zlib.crc32(buffer[at : at + _FIELDS.size])
     return zlib.crc32(payload, fields) == entry.crc
+
+
+# Fences: VOID entries, which stand where damaged bytes stood and say what was lost with them.
+#
+# ``headrace store repair`` lays them.  A fence is as long as what it replaces, so that every other
+# position of the log stays what it was; the queue offsets that are lost stay taken.
+
+_MAGIC = b"HRVD"
+#: Magic, number of losses.
+_HEAD = struct.Struct("<4sI")
+#: Bytes of the topic, queue id, first lost offset, one past the last, birth of the queue.
+_LOSS = struct.Struct("<Hiqqq")
+#: A deleted topic stands for all of its queues.
+_ALL = -1
+#: Recovery holds one entry in memory: a large hole gets many fences.
+_LARGEST = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Loss:
+    """Offsets of one queue that were lost, or (without any) that its topic was deleted there."""
+
+    topic: str
+    queue_id: int
+    first: int
+    #: One past the last lost offset.
+    end: int
+    #: Position of the queue's first entry when that is lost, too: it names the queue's life.
+    birth: int = -1
+
+    @classmethod
+    def of_topic(cls, topic: str) -> Loss:
+        """Say that the entry that deleted a topic was lost; the delete holds."""
+        return cls(topic, _ALL, 0, 0)
+
+    @property
+    def is_delete(self) -> bool:
+        """Whether it stands for a deleted topic."""
+        return self.queue_id == _ALL
+
+    @property
+    def count(self) -> int:
+        """Number of lost offsets."""
+        return self.end - self.first
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in a fence."""
+        return _LOSS.size + len(self.topic.encode())
+
+    def __str__(self) -> str:
+        if self.is_delete:
+            return f"the entry that deleted topic {self.topic!r}"
+        what = f"{self.first}" if self.count == 1 else f"{self.first} to {self.end - 1}"
+        return f"topic {self.topic!r}, queue {self.queue_id}, offset {what}"
+
+
+def room_for(losses: Sequence[Loss]) -> int:
+    """Give the size of the payload that holds losses.
+
+    A lost record took more room than its loss takes, so a fence holds what it stands for.
+    """
+    if len(losses) == 1 and losses[0].is_delete:
+        return len(losses[0].topic.encode())
+    return _HEAD.size + sum(loss.size for loss in losses) if losses else 0
+
+
+def pack_losses(losses: Sequence[Loss], size: int) -> bytes:
+    """Make the payload of a fence, of a given size.
+
+    Examples
+    --------
+    >>> loss = Loss("lines", 2, 7, 9)
+    >>> parse_losses(pack_losses([loss], 100)) == [loss]
+    True
+    >>> parse_losses(pack_losses([], 0))
+    []
+    """
+    parts = [_HEAD.pack(_MAGIC, len(losses))] if losses else []
+    for loss in losses:
+        name = loss.topic.encode()
+        numbers = (loss.queue_id, loss.first, loss.end, loss.birth)
+        parts += [_LOSS.pack(len(name), *numbers), name]
+    packed = b"".join(parts)
+    if len(packed) > size and len(losses) == 1 and losses[0].is_delete:
+        # As short as the entry that was lost.
+        packed = losses[0].topic.encode()
+    if len(packed) > size:
+        raise ValueError(f"{len(losses)} losses take {len(packed)} bytes, there are {size}")
+    return packed.ljust(size, b"\0")
+
+
+def parse_losses(payload: Buffer) -> list[Loss]:
+    """Read the losses that a fence names."""
+    if len(payload) < _HEAD.size or bytes(payload[:4]) != _MAGIC:
+        name = bytes(payload).rstrip(b"\0").decode()
+        return [Loss.of_topic(name)] if name else []
+    (_, count), at = _HEAD.unpack_from(payload), _HEAD.size
+    losses = []
+    for _ in range(count):
+        size, queue_id, first, end, birth = _LOSS.unpack_from(payload, at)
+        at += _LOSS.size
+        losses.append(Loss(str(payload[at : at + size], "utf-8"), queue_id, first, end, birth))
+        at += size
+    return losses
+
+
+def fence_sizes(size: int) -> list[int]:
+    """Split a stretch into the sizes of fences, headers included; it takes at least a header.
+
+    >>> fence_sizes(100), [size >> 20 for size in fence_sizes(9 << 20)]
+    ([100], [4, 4, 1])
+    """
+    if size < HEADER_SIZE:
+        raise ValueError(f"{size} bytes are less than the header of an entry")
+    sizes = []
+    while size > _LARGEST + HEADER_SIZE:
+        sizes.append(_LARGEST)
+        size -= _LARGEST
+    return [*sizes, size]
+
+
+# Scanning the log: entry after entry, each checked, with bounded memory.
+
+_WINDOW = 16 * 1024 * 1024
+
+
+class Source(Protocol):
+    """What a window looks into: a segment, or a file that is only inspected."""
+
+    @property
+    def base(self) -> int:
+        """Position of the first byte."""
+
+    @property
+    def end(self) -> int:
+        """One past the position of the last byte."""
+
+    def read(self, position: int, size: int) -> bytearray:
+        """Read bytes from a position on, as many as there are."""
+
+
+class Window:
+    """A stretch of one segment in memory, read again further on when an entry needs it."""
+
+    def __init__(self, segment: Source) -> None:
+        self._segment = segment
+        self._start = segment.base
+        self._content = bytearray()
+        self._bytes = memoryview(b"")
+
+    def find(self, needle: bytes, position: int) -> int | None:
+        """Find bytes at or behind a position of the segment."""
+        while position < self._segment.end:
+            self.at(position, len(needle))
+            found = self._content.find(needle, position - self._start)
+            if found >= 0:
+                return self._start + found
+            # The needle may lie across the border to the next stretch.
+            position = max(self._start + len(self._bytes) - len(needle) + 1, position + 1)
+        return None
+
+    def at(self, position: int, size: int) -> memoryview:
+        """Give the bytes from a position on: at least ``size``, unless the segment ends."""
+        size = max(min(size, self._segment.end - position), 0)
+        offset = position - self._start
+        if offset < 0 or offset + size > len(self._bytes):
+            self._load(position, size)
+            offset = 0
+        return self._bytes[offset:]
+
+    def _load(self, position: int, size: int) -> None:
+        wanted = min(max(size, _WINDOW), self._segment.end - position)
+        content = self._segment.read(position, wanted)
+        self._start, self._content, self._bytes = position, content, memoryview(content)
+
+
+def entry_at(window: Window, position: int) -> tuple[Entry, memoryview] | None:
+    """Give the intact entry that begins at a position, with its payload; None if none does."""
+    header = parse_header(window.at(position, HEADER_SIZE), 0, position)
+    if header is None:
+        return None
+    # The size comes from the disk: the window never reads beyond the segment for it.
+    whole = window.at(position, HEADER_SIZE + header.payload_size)
+    if not is_intact(header, whole, 0):
+        return None
+    return header, whole[HEADER_SIZE : HEADER_SIZE + header.payload_size]
+
+
+def scan(log: CommitLog, position: int) -> Iterator[tuple[Entry, memoryview]]:
+    """Give intact entries from a position on, with their payloads; stop at the first bad one."""
+    for segment in log.segments:
+        if segment.end <= position:
+            continue
+        window = Window(segment)
+        while position < segment.end:
+            found = entry_at(window, position)
+            if found is None:
+                return
+            yield found
+            position = found[0].end
+
+
+def witness_behind(log: CommitLog, damaged: int) -> Entry | None:
+    """Find an entry that proves that the bytes at a damaged position were once on disk."""
+    position = damaged + 1
+    for segment in log.segments:
+        if segment.end <= position:
+            continue
+        window = Window(segment)
+        position = max(position, segment.base)
+        while (found := window.find(MAGIC, position)) is not None:
+            candidate = entry_at(window, found)
+            if candidate is not None and candidate[0].synced > damaged:
+                return candidate[0]
+            position = candidate[0].end if candidate else found + 1
+    return None
+
+
+# Verification: no byte is served that was not once checked since the store was opened.
+#
+# What this process wrote, and what recovery read, is known to be good.  Older entries are checked
+# when a reader first comes to them; a reader that goes on in order pays for each entry once.
+
+#: A reader that skips at most so many bytes has them checked too: one range instead of many.
+_BRIDGE = 1024 * 1024
+
+
+class CheckedFile(Protocol):
+    """A file of entries."""
+
+    path: Path
+
+    @property
+    def base(self) -> int:
+        """Position of the first byte."""
+
+    @property
+    def end(self) -> int:
+        """One past the position of the last byte."""
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Give the bytes between two positions."""
+
+
+class CheckedLog(Protocol):
+    """Finds the file that holds a position."""
+
+    def segment_at(self, position: int, /) -> CheckedFile:
+        """Find the file of a position."""
+
+
+class Verification:
+    """Knows which ranges of the log are good, and checks the others on demand."""
+
+    def __init__(self, log: CheckedLog, good_from: int) -> None:
+        self._log = log
+        #: Everything from here on was checked by recovery or written by this process.
+        self._good_from = good_from
+        self._lock = threading.Lock()
+        #: Disjoint ranges of whole entries, in order: firsts and lasts.
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+
+    def check(self, first: int, last: int) -> None:
+        """Make sure that a range inside one segment is good.
+
+        Raises
+        ------
+        CorruptLogError
+            When an entry in it does not match its checksum; the others stay readable.
+        """
+        if first >= self._good_from:
+            return
+        with self._lock:
+            at = bisect_right(self._firsts, first) - 1
+            if at >= 0 and last <= self._lasts[at]:
+                return
+            self._extend(first, last, at)
+
+    def _extend(self, first: int, last: int, at: int) -> None:
+        """Check the entries that cover a range, and remember them."""
+        segment = self._log.segment_at(first)
+        near = at >= 0 and max(first - _BRIDGE, segment.base) <= self._lasts[at]
+        position = self._lasts[at] if near else self._entry_before(segment, first)
+        if near:
+            try:
+                self._lasts[at] = self._walk(segment, position, last)
+                return
+            except CorruptLogError:
+                # The damage may lie in what was skipped: look at the wanted entries alone.
+                position = self._entry_before(segment, first)
+        end = self._walk(segment, position, last)
+        self._firsts.insert(at + 1, position)
+        self._lasts.insert(at + 1, end)
+
+    def _walk(self, segment: CheckedFile, position: int, last: int) -> int:
+        view = segment.view(segment.base, segment.end)
+        while position < last:
+            offset = position - segment.base
+            entry = parse_header(view, offset, position)
+            if entry is None or not is_intact(entry, view, offset):
+                raise _damage(segment, position)
+            position = entry.end
+        return position
+
+    def _entry_before(self, segment: CheckedFile, position: int) -> int:
+        """Find the entry that holds a position: its header is the last in front of it."""
+        view = segment.view(segment.base, segment.end)
+        stop, step = position - segment.base, 64 * 1024
+        while stop > 0:
+            start = max(stop - step, 0)
+            stretch = bytes(view[start : min(stop + HEADER_SIZE, len(view))])
+            found = stretch.rfind(MAGIC)
+            while found >= 0:
+                entry = parse_header(view, start + found, segment.base + start + found)
+                if entry is not None and _covers(entry, position):
+                    return entry.position
+                if entry is not None and is_intact(entry, view, start + found):
+                    # The header behind it is the damaged one.
+                    raise _damage(segment, entry.end)
+                found = stretch.rfind(MAGIC, 0, found)
+            stop, step = start, step * 4
+        raise _damage(segment, position)
+
+
+def _covers(entry: Entry, position: int) -> bool:
+    return entry.payload_position <= position < entry.end
+
+
+def _damage(segment: CheckedFile, position: int) -> CorruptLogError:
+    return CorruptLogError(
+        f"{segment.path}: the entry at byte {position - segment.base} (position {position} of "
+        f"the log) does not match its checksum",
+        hint="other messages stay readable; put the file back from a copy to get this one",
+    )

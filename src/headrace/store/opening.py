@@ -8,25 +8,81 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.store.beside import discard, keep_name
+import numpy as np
+
+from headrace.protocol.layout import record_starts
+from headrace.protocol.records import Records, record_sizes
+from headrace.protocol.stamps import tag_hashes
 from headrace.store.catalog import Catalog
-from headrace.store.checkpoint import Checkpointer
-from headrace.store.index_repair import remake_units
+from headrace.store.checkpoint import Checkpointer, Saving
+from headrace.store.entries import Entry, EntryKind, parse_losses, scan
+from headrace.store.index import UNIT, Units
 from headrace.store.log import CommitLog
-from headrace.store.queue_logs import QueueLogs
+from headrace.store.maintenance import make_clock
+from headrace.store.queue_logs import QueueLogs, remove_strangers
+from headrace.store.reading import queue_of, queue_offset_of
 from headrace.store.recovery import RecoveryReport, recover
 from headrace.store.replication.port import read_mark
-from headrace.store.saving import Saving
+from headrace.store.requests import discard, keep_name
 from headrace.store.staging import Staging
-from headrace.store.strangers import remove_strangers
-from headrace.store.upkeep import make_clock
 from headrace.store.writer import OnAppend, Writer
 
 if TYPE_CHECKING:
     from headrace.store.fileops import FileOps
+    from headrace.store.index import QueueKey
     from headrace.store.settings import StoreSettings
 
-__all__ = ["COPIED", "StoreParts", "open_parts"]
+
+# Making index units again from the log, when an index file is damaged or lost.
+
+
+def remake_units(log: CommitLog, key: QueueKey, first: int, last: int, position: int) -> Units:
+    """Make the units of some offsets again, from the log at a position on.
+
+    Units of records that the log does not hold (any more) are zeros.
+    """
+    units = np.zeros(last - first, UNIT)
+    begin = log.segment_at(max(position, log.begin)).base
+    for entry, payload in scan(log, begin):
+        if entry.kind is EntryKind.VOID and entry.end > position:
+            _fill_losses(units, key, first, entry, payload)
+        if entry.kind is not EntryKind.DATA or entry.end <= position or queue_of(payload) != key:
+            continue
+        offset = queue_offset_of(payload)
+        if offset < last:
+            _fill(units, first, entry, payload, offset)
+        if offset + entry.count >= last:
+            break
+    return units
+
+
+def _fill(units: Units, first: int, entry: Entry, payload: memoryview, offset: int) -> None:
+    records = Records(payload, record_starts(payload))
+    found = np.empty(entry.count, UNIT)
+    found["position"] = np.asarray(records.starts) + entry.payload_position
+    found["size"] = record_sizes(records)
+    found["tag"] = tag_hashes(records)
+    skipped = max(first - offset, 0)
+    at = max(offset - first, 0)
+    room = units[at : at + max(entry.count - skipped, 0)]
+    room[:] = found[skipped : skipped + len(room)]
+
+
+def _fill_losses(
+    units: Units, key: QueueKey, first: int, entry: Entry, payload: memoryview
+) -> None:
+    """Give lost offsets their places inside the fence, and no size."""
+    taken = 0
+    for loss in parse_losses(payload):
+        if loss.is_delete:
+            continue
+        if (loss.topic, loss.queue_id) == key:
+            for offset in range(max(loss.first, first), min(loss.end, first + len(units))):
+                units["position"][offset - first] = (
+                    entry.payload_position + taken + offset - loss.first
+                )
+        taken += loss.count
+
 
 COPIED = "copied"
 """Name of the file that makes a store the copy of another."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import threading
 import zlib
@@ -15,16 +16,44 @@ from headrace.errors import StoreError
 from headrace.store.compaction import QueueLog
 from headrace.store.compaction.manifest import COPY_NAME, MANIFEST_NAME
 from headrace.store.fileops import FileOps, replace_file
-from headrace.store.index import queue_folder
-from headrace.store.segments import GoneError
-from headrace.store.strangers import remove_strangers
+from headrace.store.index import folder_names, queue_folder
+from headrace.store.log import GoneError
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
     from headrace.store.compaction import CompactionSettings, StoreClock
     from headrace.store.index import IndexView, QueueIndex, QueueKey
 
-__all__ = ["LogKey", "QueueLogs", "mark_unchecked"]
+
+# Folders of queues that are gone: deleted topics leave them behind when a crash comes between.
+
+
+def remove_strangers(root: Path, indexes: Iterable[QueueIndex], ops: FileOps) -> list[QueueIndex]:
+    """Remove the folders of queues that are not named; the queues that have one."""
+    topics = _folders(root)
+    if not topics:
+        return []
+    known = {folder_names(index.key, index.birth): index for index in indexes}
+    found = []
+    for topic in topics:
+        for queue in _folders(root / topic):
+            index = known.get((topic, queue))
+            if index is None:
+                ops.remove_tree(root / topic / queue)
+            else:
+                found.append(index)
+        with contextlib.suppress(OSError):
+            (root / topic).rmdir()
+    return found
+
+
+def _folders(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except FileNotFoundError:
+        return []
+
 
 _logger = logging.getLogger(__name__)
 

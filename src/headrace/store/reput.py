@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.errors import HeadraceError
-from headrace.protocol.columns import Records
-from headrace.store.segments import GoneError, looking_again
+from headrace.protocol.records import Records
+from headrace.store.log import GoneError, looking_again
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:

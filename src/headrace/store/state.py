@@ -13,7 +13,7 @@ import msgspec
 from headrace.store.entries import HEADER_SIZE, EntryKind, is_intact, parse_header
 
 if TYPE_CHECKING:
-    from headrace.store.segments import Segment
+    from headrace.store.log import Segment
 
 __all__ = [
     "LogState",

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from headrace.errors import InvalidParameterError
-from headrace.store.beside import Beside
-from headrace.store.compacted_reading import OldParts
+from headrace.errors import InvalidParameterError, StoreLockedError
+from headrace.store.compacted_reading import Cut, OldParts
+from headrace.store.entries import Verification
 from headrace.store.fileops import Buffer, FileOps
-from headrace.store.folder_lock import FolderLock
 from headrace.store.keys import KeyIndex
-from headrace.store.maintenance import Maintenance
+from headrace.store.maintenance import Maintenance, Upkeep
 from headrace.store.opening import COPIED, StoreParts, open_parts
-from headrace.store.reading import Bounds, Cut, Reader, ReadResult
-from headrace.store.record import check_sizes, queue_of
+from headrace.store.reading import Bounds, Reader, ReadResult, check_sizes, queue_of
 from headrace.store.replication.port import LogPort
 from headrace.store.replication.rebuild import Rebuilds
 from headrace.store.reput import Reput
 from headrace.store.requests import (
     AppendRequest,
     AppendResult,
+    Beside,
     CompactRequest,
     DropRequest,
     QueueAppend,
@@ -31,19 +33,81 @@ from headrace.store.requests import (
     UnitResult,
 )
 from headrace.store.settings import StoreSettings
-from headrace.store.statistics import StoreStatistics
-from headrace.store.upkeep import Upkeep
-from headrace.store.verification import Verification
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import StagedBatch
+    from headrace.store.compacting import CompactorStatistics
     from headrace.store.compaction import CompactionReport
     from headrace.store.index import QueueKey
-    from headrace.store.retention import ExpiryReport
+    from headrace.store.maintenance import ExpiryReport
+    from headrace.store.recovery import RecoveryReport
+    from headrace.store.reput import ReputStatistics
     from headrace.store.staging import StageKey
     from headrace.store.writer import OnAppend
 
-__all__ = ["MessageStore"]
+
+# The lock that keeps a second process out of a store's folder.
+
+
+class FolderLock:
+    """A lock on a folder, held by this process until it is released or the process ends.
+
+    Raises
+    ------
+    StoreLockedError
+        When another process (or another store of this one) holds it; names its pid.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "lock"
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._fd)
+            raise StoreLockedError(
+                f"the store in {folder} is open in process {holder}",
+                hint="stop that process, or use another data folder",
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode("ascii"), 0)
+
+    def release(self) -> None:
+        """Let others in."""
+        os.close(self._fd)
+
+
+# What a store says of itself.
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """What a store holds and has done since it was opened."""
+
+    #: Positions of the log's first byte, of the end that readers see, and of what is on disk.
+    begin: int
+    end: int
+    synced: int
+    segments: int
+    queues: int
+    #: Groups written, syncs, committed units, records and bytes appended since the open.
+    groups: int
+    syncs: int
+    units: int
+    appended_records: int
+    appended_bytes: int
+    staged_parts: int
+    staged_bytes: int
+    #: Position of the last checkpoint, -1 for none: recovery would begin there.
+    checkpoint: int
+    #: Why the store takes no more, None while it works.
+    failure: str | None
+    #: What opening the store found.
+    recovery: RecoveryReport
+    #: How far the logs of compacted topics are, and what was compacted.
+    reput: ReputStatistics
+    compaction: CompactorStatistics
 
 
 class MessageStore:

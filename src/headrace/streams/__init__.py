@@ -7,8 +7,7 @@ from headrace.streams.joins.chain import StreamJoin
 from headrace.streams.joins.results import JoinedStream
 from headrace.streams.keyed import KeyedStream
 from headrace.streams.outputs import End
-from headrace.streams.processed import ProcessedStream
-from headrace.streams.stream import Stream
+from headrace.streams.stream import ProcessedStream, Stream
 from headrace.streams.tables import GlobalTable, Table
 from headrace.streams.windowed import WindowedStream, WindowedTable
 from headrace.topology import Accumulator

@@ -10,14 +10,14 @@ import pyarrow as pa
 from headrace import serdes
 from headrace.columns.schema import arrow_type
 from headrace.serdes import as_serializer
-from headrace.streams._calls import check_function
 from headrace.streams._records import Records
 from headrace.streams.outputs import End
+from headrace.streams.sources import check_function
 from headrace.topology import DriverFunction, ForEachBatch, SinkDataFrame, batch_topic, done_topic
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams._flow import Known, Step
+    from headrace.streams.sources import Known, Step
     from headrace.topology import BatchRecords, BatchToken, ErrorPolicy
 
 __all__ = ["Batches"]

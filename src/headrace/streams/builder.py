@@ -3,22 +3,175 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
+from headrace.columns import Expression
+from headrace.columns.sql import Query, parse
 from headrace.errors import TopologyError
-from headrace.streams._calls import caller
-from headrace.streams._flow import Flow, Known
-from headrace.streams.sources import SourceOptions, Topics, make_source, place_of
+from headrace.serdes import Deserializer, Serde, TableDeserializer, as_deserializer, with_key
+from headrace.streams.sources import Flow, Known, SourceOptions, Topics, make_source, place_of
 from headrace.streams.stream import Stream
-from headrace.streams.table_sources import TableSources
+from headrace.streams.tables import GlobalTable, kept_table
 from headrace.topology import ErrorPolicy, Operator, Topology, check_pickling
+from headrace.topology.callers import caller
 from headrace.topology.names import check_job_name
 
 if TYPE_CHECKING:
-    from headrace.serdes import Deserializer, Keyed, Serde
+    from headrace.serdes import Keyed
+    from headrace.streams.tables import Table
 
-__all__ = ["StreamBuilder"]
+
+# SQL over named streams.
+
+
+def query(
+    text: str,
+    streams: Mapping[str, Stream[Any, Any]],
+    name: str | None,
+    on_error: ErrorPolicy = "fail",
+) -> Stream[Any, Any]:
+    """Build what a select statement says; ``name`` is for the operator that makes the result.
+
+    Raises
+    ------
+    TopologyError
+        The statement cannot be read, or names no stream that is given.
+    """
+    statement = parse(text)
+    stream = streams.get(statement.table)
+    if stream is None:
+        given = ", ".join(sorted(streams)) or "none"
+        raise TopologyError(
+            f"sql() reads from '{statement.table}', and the streams given are {given}",
+            hint=f"name it: sql(text, {statement.table}=stream)",
+        )
+    if statement.where is not None:
+        only = name if not statement.columns and not statement.keys else None
+        stream = stream.where(Expression(statement.where), name=only, on_error=on_error)
+    if statement.keys:
+        return _grouped(statement, stream, name, on_error)
+    if not statement.columns:
+        return stream
+    return stream.select(*_expressions(statement.columns), name=name, on_error=on_error)
+
+
+def _grouped(
+    statement: Query, stream: Stream[Any, Any], name: str | None, on_error: ErrorPolicy
+) -> Stream[Any, Any]:
+    groups = stream.group_by(*_expressions(statement.keys), on_error=on_error)
+    results = groups.agg(*statement.measures, name=name, on_error=on_error).to_stream()
+    if statement.having is not None:
+        results = results.where(Expression(statement.having), on_error=on_error)
+    return results.select(*_expressions(statement.columns), on_error=on_error)
+
+
+def _expressions(columns: Any) -> list[Expression]:
+    return [Expression(node, name) for name, node in columns]
+
+
+# Tables that are read from topics.
+
+
+class TableSources:
+    """What a builder reads as tables: topics whose newest message of each key counts."""
+
+    @overload
+    def table(
+        self, topic: str, deserializer: Serde[V], *, name: str | None = None, **options: Any
+    ) -> Table[str, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        deserializer: Deserializer[K, V],
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> Table[K, V]: ...
+    def table(
+        self, topic: str, deserializer: Any, *, name: str | None = None, **options: Any
+    ) -> Any:
+        """Read a topic as a table: the newest value of each key.
+
+        A message with an empty body deletes its key.  A message without a key cannot be read
+        (``on_error`` decides), or is left out and counted as ``null_keys`` where the deserializer
+        takes it.
+
+        Parameters
+        ----------
+        topic
+            Name of the topic.
+        deserializer
+            A serde of the values, where keys are text; or a deserializer that gives keys, such as
+            ``serdes.with_key(serdes.json, of=int)``.
+        name
+            Name of the table and of its state store, ``table-TOPIC`` unless given.
+        options
+            Those of :meth:`source`.  A table that is quiet holds back the windows behind a join
+            with it for ``idle_timeout``, 10 seconds unless given.
+
+        Raises
+        ------
+        TopologyError
+            The deserializer is neither, or an option cannot work.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> StreamBuilder("job").table("people", serdes.json)
+        <table 'table-people'>
+        """
+        return kept_table(self._changes(topic, deserializer, name, options), name)
+
+    @overload
+    def global_table(
+        self, topic: str, deserializer: Serde[V], *, name: str | None = None, **options: Any
+    ) -> GlobalTable[str, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        deserializer: Deserializer[K, V],
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> GlobalTable[K, V]: ...
+    def global_table(
+        self, topic: str, deserializer: Any, *, name: str | None = None, **options: Any
+    ) -> Any:
+        """Read a topic as a table that every partition has whole.
+
+        So streams can look up any key in it without moving; see :meth:`Stream.join`.  For tables
+        that are small.
+
+        Parameters
+        ----------
+        topic, deserializer, name, options
+            As :meth:`table` has them; the rows lie in the stores of the joins.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> StreamBuilder("job").global_table("countries", serdes.json)
+        <global table 'source-countries'>
+        """
+        return GlobalTable(self._changes(topic, deserializer, name, options))
+
+    def _changes(
+        self, topic: str, deserializer: Any, name: str | None, options: dict[str, Any]
+    ) -> Flow:
+        if isinstance(deserializer, Serde):
+            deserializer = with_key(deserializer)
+        reader = deserializer
+        if not isinstance(reader, Deserializer) and callable(reader):
+            reader = as_deserializer(reader)
+        wrapped = TableDeserializer(reader) if isinstance(reader, Deserializer) else reader
+        source = None if name is None else f"{name}-source"
+        stream = cast("Any", self).source(topic, wrapped, name=source, **options)
+        flow: Flow = stream._flow  # noqa: SLF001 - of the same front door
+        return flow
+
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -240,7 +393,6 @@ class StreamBuilder(TableSources):
         ... )
         <stream 'select-orders'>
         """
-        from headrace.streams.sql import query
 
         return query(text, streams, name, on_error)
 

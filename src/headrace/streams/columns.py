@@ -13,19 +13,19 @@ from headrace import serdes
 from headrace.columns import Expression, Measure, Schema, col
 from headrace.columns.aggregates import count, group
 from headrace.columns.cells import CellsSerde
-from headrace.columns.evaluation import Explosion, evaluate, filtered, types_of
 from headrace.columns.expressions import Node, node_of
+from headrace.columns.functions import Explosion, evaluate, filtered, types_of
 from headrace.errors import TopologyError
 from headrace.serdes.inference import hint_name
 from headrace.topology import Source
 from headrace.topology.operators.columns import AggregateColumns, GroupBy, Select, Where
-from headrace.topology.updates import gives_updates
+from headrace.topology.stages import gives_updates
 
 if TYPE_CHECKING:
-    from headrace.streams._flow import Flow, Step
-    from headrace.streams.keyed import Table
+    from headrace.streams.sources import Flow, Step
     from headrace.streams.stream import Stream
-    from headrace.streams.window_columns import WindowedGroups
+    from headrace.streams.tables import Table
+    from headrace.streams.windowed import WindowedGroups
     from headrace.topology import ErrorPolicy
     from headrace.topology.windows import Windows
 
@@ -190,7 +190,7 @@ class ColumnGroups:
         >>> words.window(tumbling(timedelta(minutes=1)))
         <windowed stream 'group_by-words'>
         """
-        from headrace.streams.window_columns import WindowedGroups
+        from headrace.streams.windowed import WindowedGroups
 
         return WindowedGroups(self._flow, self._keys, windows, grace)
 
@@ -236,7 +236,7 @@ class ColumnGroups:
         >>> orders.group_by("city").agg(orders=count(), total=sum("price"), mean=avg("price"))
         <table 'agg-orders'>
         """
-        from headrace.streams.keyed import Table
+        from headrace.streams.tables import Table
 
         step = self._flow.begin("agg", name, on_error=on_error)
         chosen, types = results_of(step, self._flow, measures, named)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from headrace import serdes
 from headrace.errors import TopologyError
 from headrace.streams.aggregates.descriptions import (
+    Gathered,
     Gathering,
     gather_count,
     gather_custom,
@@ -17,15 +18,14 @@ from headrace.streams.aggregates.descriptions import (
     gather_sum,
     of_updates,
 )
-from headrace.streams.aggregates.keyed import Gathered
 from headrace.streams.tables import Table
 from headrace.topology import Accumulator, Aggregate, Emit, ErrorPolicy
-from headrace.topology.updates import gives_updates
+from headrace.topology.stages import gives_updates
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams._flow import Known, Step
     from headrace.streams._options import AggregateOptions, ValueOptions
+    from headrace.streams.sources import Known, Step
     from headrace.streams.windowed import WindowedStream
     from headrace.topology.windows import Windows
 

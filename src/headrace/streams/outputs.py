@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 from headrace.errors import TopologyError
 from headrace.serdes import Serde, Serializer, as_serializer
 from headrace.serdes.inference import result_hint
-from headrace.streams._calls import Caller, caller, record_function
-from headrace.streams._flow import Known
 from headrace.streams._records import Records
+from headrace.streams.sources import Known, record_function
 from headrace.topology import Peek, Sink
+from headrace.topology.callers import Caller, caller
 
 if TYPE_CHECKING:
-    from headrace.streams._flow import Flow
     from headrace.streams._options import StepOptions
+    from headrace.streams.sources import Flow
     from headrace.topology import ErrorPolicy
 
 __all__ = ["End", "Outputs"]
@@ -221,7 +221,8 @@ class End:
         # Only for those who do without a type checker: it knows that there is no such method.
 
         def __getattr__(self, name: str) -> NoReturn:
-            from headrace.streams.keyed import KeyedStream, Table
+            from headrace.streams.keyed import KeyedStream
+            from headrace.streams.tables import Table
 
             if name.startswith("_") or not (hasattr(KeyedStream, name) or hasattr(Table, name)):
                 message = f"{type(self).__name__!r} object has no attribute {name!r}"

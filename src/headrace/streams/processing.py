@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace import serdes
 from headrace.errors import TopologyError
-from headrace.streams._calls import accepts
 from headrace.streams._records import Records
+from headrace.streams.sources import accepts
 from headrace.topology import KeyedProcess, Process
 from headrace.topology.names import check_operator_name
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams._flow import Flow, Step
-    from headrace.streams.processed import ProcessedStream
+    from headrace.streams.sources import Flow, Step
+    from headrace.streams.stream import ProcessedStream
     from headrace.topology import ErrorPolicy, Processor, StateSpec, TimerSpec
 
 __all__ = ["Processing"]
@@ -102,7 +102,7 @@ class Processing(Records[K, V]):
         ...     [record.value for record in driver.output("changes", serdes.float).read_all()]
         [20.5, 21.0]
         """
-        from headrace.streams.processed import ProcessedStream
+        from headrace.streams.stream import ProcessedStream
 
         step = self._flow.begin("process", name, on_error=on_error)
         _check_factory(factory, step)

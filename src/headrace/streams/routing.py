@@ -4,25 +4,87 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from headrace.errors import TopologyError
+from headrace.serdes import as_deserializer, as_serializer, with_key
 from headrace.serdes.inference import result_hint
-from headrace.streams._calls import record_function
-from headrace.streams._looping import loop
 from headrace.streams._records import Records
-from headrace.streams.joins.sides import check_stream
-from headrace.topology import Branch, KeyBy, Merge, Output, Repartition
+from headrace.streams.joins.chain import check_stream
+from headrace.streams.sources import record_function
+from headrace.topology import (
+    Branch,
+    KeyBy,
+    Merge,
+    Output,
+    Repartition,
+    Through,
+    ThroughSource,
+    shuffle_topic,
+)
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams._flow import Flow, Known, Step
     from headrace.streams._options import StepOptions
     from headrace.streams.keyed import KeyedStream
+    from headrace.streams.sources import Flow, Known, Step
     from headrace.streams.stream import Stream
     from headrace.topology import ErrorPolicy
 
-__all__ = ["Branches", "Routing"]
+
+# Streams that go through a topic of the job's own: see :meth:`Stream.through`.
+
+
+def loop(
+    flow: Flow,
+    topic: str | None,
+    queues: int,
+    serde: Serde[Any] | None,
+    name: str | None,
+    on_error: ErrorPolicy,
+) -> Flow:
+    """Add the operator that writes the topic and the one that reads it.
+
+    Raises
+    ------
+    TopologyError
+        Keys or values cannot travel, or ``queues`` is below 1.
+    """
+    step = flow.begin("through", name, on_error=on_error)
+    if queues < 1:
+        raise TopologyError(
+            f"through at {step.caller.origin} has queues={queues}",
+            hint="leave it out for 8 queues",
+        )
+    flow.key.check_key(step.name)
+    serde = serde or flow.value.needed_serde(step.name, "writes them to a topic")
+    keyed = flow.key.hint is not type(None)
+    place = len(flow.builder.operators) + 1
+    writer = Through(
+        **step.fields,
+        topic=shuffle_topic(flow.builder.name, place) if topic is None else topic,
+        serializer=as_serializer(serde),
+        value_serde=serde,
+        keyed=keyed,
+        queues=queues,
+    )
+    step.add(writer)
+    reader = ThroughSource(
+        name=f"{writer.name}-read",
+        parents=(writer.name,),
+        origin=step.caller.origin,
+        on_error=on_error,
+        topic=writer.topic,
+        deserializer=with_key(serde, of=object) if keyed else as_deserializer(serde),
+        keyed=keyed,
+        # Watermarks come as messages, records bring with them whether they are late.
+        allowed_lateness=timedelta(0),
+        idle_timeout=None,
+        start="latest",
+    )
+    return step.add(reader)
+
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -2,20 +2,223 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
 from headrace.errors import TopologyError
-from headrace.serdes import Deserializer, Serde, as_deserializer
-from headrace.streams._calls import caller, check_function
-from headrace.topology import Source, Start
+from headrace.serdes import Deserializer, Serde, as_deserializer, plain, serde_for
+from headrace.serdes.inference import hint_name
+from headrace.serdes.messages import required_parameters
+from headrace.topology import Origin, RecordFunction, Source, Start
+from headrace.topology.callers import Caller, caller
 
 if TYPE_CHECKING:
-    from headrace.streams._calls import Caller
+    from headrace.columns import Schema
+    from headrace.streams.builder import StreamBuilder
+    from headrace.topology import ErrorPolicy, Operator
 
-__all__ = ["SourceOptions", "Topics", "check_durations", "make_source", "place_of"]
+
+# What the front door learns from a call: the user's line, and whether a function fits.
+
+
+def check_record_function(
+    label: str, function: object, origin: Origin, *, awaits: bool = False
+) -> bool:
+    """Refuse what takes neither a value nor key and value; tell whether it takes the key.
+
+    A function with two required positional parameters takes key and value, any other the value.
+
+    Raises
+    ------
+    TopologyError
+        It is not callable, takes other arguments, or is a coroutine function where none is
+        awaited.
+    """
+    takes_key = callable(function) and required_parameters(function) == 2
+    parameters = ("key", "value") if takes_key else ("value",)
+    check_function(label, function, parameters, origin, awaits=awaits)
+    return takes_key
+
+
+def record_function(label: str, function: Callable[..., Any], origin: Origin) -> RecordFunction:
+    """Make a part of an operator of a function of the value, or of key and value."""
+    return RecordFunction(function, check_record_function(label, function, origin))
+
+
+def check_function(
+    label: str,
+    function: object,
+    parameters: tuple[str, ...],
+    origin: Origin,
+    *,
+    awaits: bool = False,
+) -> None:
+    """Refuse what cannot be called with an operator's arguments.
+
+    Raises
+    ------
+    TopologyError
+        It is not callable, takes other arguments, or is a coroutine function.
+    """
+    call = f"function({', '.join(parameters)})"
+    if not callable(function):
+        raise TopologyError(
+            f"{label} at {origin} needs a function, not {function!r:.100}",
+            hint=f"it is called as {call}",
+        )
+    if inspect.iscoroutinefunction(function) and not awaits:
+        raise TopologyError(
+            f"{label} at {origin} cannot await {_name(function)}, a coroutine function",
+            hint="pass an ordinary function, or call it with map_async",
+        )
+    if not accepts(function, len(parameters)):
+        raise TopologyError(
+            f"{label} at {origin} calls {call}, which {_name(function)} does not accept",
+            hint=f"give it {len(parameters)} positional parameter"
+            + ("s" if len(parameters) > 1 else ""),
+        )
+
+
+def accepts(function: Callable[..., Any], count: int) -> bool:
+    """Tell whether a function can be called with so many arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _name(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return str(name).rpartition("<locals>.")[2]
+
+
+# What all streams share: a place in the graph, and what is known of keys and values there.
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the keys, or the values, that an operator gives."""
+
+    hint: Any = Any
+    #: Declared with ``serde=``, or that of the source.
+    serde: Serde[Any] | None = None
+    #: The operator that made them.
+    operator: str = ""
+    origin: Origin | None = None
+    #: Columns of what operators over columns give; elsewhere they follow from serde or type.
+    columns: Schema | None = None
+
+    def serde_or_plain(self) -> Serde[Any]:
+        """Give the serde for them, plain data where none is known."""
+        return self.serde or serde_for(self.hint) or plain
+
+    def needed_serde(self, needer: str, why: str) -> Serde[Any]:
+        """Give the serde for them.
+
+        Raises
+        ------
+        TopologyError
+            Their type is known and has no serde.
+        """
+        serde = self.serde or serde_for(self.hint)
+        if serde is None:
+            kind = hint_name(self.hint)
+            raise TopologyError(
+                f"operator '{self.operator}' (made at {self.origin}) gives values of type {kind},"
+                f" and '{needer}' {why}, but no serde is known for {kind}",
+                hint=f"name one where the values are made: serde=serdes.json_of({kind}), or a"
+                " serde of your own",
+            )
+        return serde
+
+    def check_key(self, needer: str) -> None:
+        """Refuse keys of a known type that is not plain data.
+
+        Raises
+        ------
+        TopologyError
+            Their type is known and has no canonical encoding.
+        """
+        if serde_for(self.hint) is None:
+            kind = hint_name(self.hint)
+            raise TopologyError(
+                f"operator '{self.operator}' (made at {self.origin}) gives keys of type {kind},"
+                f" which '{needer}' cannot route: keys are plain data, so that equal keys have"
+                " equal bytes; no serde= changes that",
+                hint=f"key by something plain that identifies the {kind}: a str, an int, a tuple"
+                " of such",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A place in the graph of one builder."""
+
+    builder: StreamBuilder
+    #: The operator whose records flow here.
+    operator: str
+    #: Source that names derive from.
+    place: str
+    key: Known = field(default_factory=Known)
+    value: Known = field(default_factory=Known)
+
+    def begin(
+        self,
+        label: str,
+        name: str | None,
+        origin: Caller | None = None,
+        *,
+        on_error: ErrorPolicy = "fail",
+    ) -> Step:
+        """Start an operator that takes what flows here."""
+        made_by = caller() if origin is None else origin
+        return Step(self, self.builder.name_for(label, self.place, name), made_by, on_error)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operator about to be added."""
+
+    flow: Flow
+    name: str
+    caller: Caller
+    on_error: ErrorPolicy = "fail"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that every operator has."""
+        return {
+            "name": self.name,
+            "parents": (self.flow.operator,),
+            "origin": self.caller.origin,
+            "on_error": self.on_error,
+        }
+
+    def known(self, hint: Any, serde: Serde[Any] | None = None) -> Known:
+        """Describe keys or values that this operator makes."""
+        return Known(hint, serde, self.name, self.caller.origin)
+
+    def add(
+        self, operator: Operator, *, key: Known | None = None, value: Known | None = None
+    ) -> Flow:
+        """Add the operator and give the place behind it; what is not given stays as it was."""
+        self.flow.builder.add(operator)
+        return replace(
+            self.flow,
+            operator=operator.name,
+            key=self.flow.key if key is None else key,
+            value=self.flow.value if value is None else value,
+        )
+
 
 V = TypeVar("V")
 

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from headrace.errors import TopologyError
 from headrace.serdes import key
 from headrace.serdes.inference import result_hint
-from headrace.streams._calls import caller
 from headrace.streams.batches import Batches
 from headrace.streams.columns import Columns
-from headrace.streams.joins.sides import check_keyed
+from headrace.streams.joins.chain import check_keyed
 from headrace.streams.joins.ways import Joins
 from headrace.streams.outputs import Outputs
 from headrace.streams.processing import Processing
 from headrace.streams.routing import Routing
 from headrace.streams.times import Times
-from headrace.topology import KeyBy
+from headrace.topology import KeyBy, Output
+from headrace.topology.callers import caller
 
 if TYPE_CHECKING:
     from headrace.streams._options import StepOptions
     from headrace.streams.keyed import KeyedStream
-    from headrace.topology import ErrorPolicy
+    from headrace.streams.sources import Flow
+    from headrace.topology import ErrorPolicy, Process
 
-__all__ = ["Stream"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -124,3 +126,60 @@ class Stream(
         self._flow.key.check_key("group_by_key")
         check_keyed(self._flow, "group_by_key", caller().origin)
         return KeyedStream(self._flow)
+
+
+# What a processor gives.
+
+
+class ProcessedStream(Stream[K, V]):
+    """The records that a processor forwards.
+
+    Parameters
+    ----------
+    flow
+        Where they are.
+    process
+        The operator that forwards them.
+    """
+
+    def __init__(self, flow: Flow, process: Process) -> None:
+        super().__init__(flow)
+        self._process = process
+
+    def output(self, name: str) -> Stream[Any, Any]:
+        """Give the records that it forwards to the child with a name.
+
+        Raises
+        ------
+        TopologyError
+            The processor declares no such output.
+
+        Examples
+        --------
+        >>> from headrace import Processor, Record, StreamBuilder, serdes
+        >>> class Split(Processor[None, int, None, int]):
+        ...     def init(self, context):
+        ...         self.context = context
+        ...
+        ...     def process(self, record: Record[None, int]) -> None:
+        ...         self.context.forward(record, child="odd" if record.value % 2 else "")
+        >>> numbers = StreamBuilder("job").source("numbers", serdes.int)
+        >>> numbers.process(Split, outputs=["odd"]).output("odd")
+        <stream 'process-numbers-odd'>
+        """
+        flow, process = self._flow, self._process
+        made_by = caller()
+        if name not in process.outputs:
+            raise TopologyError(
+                f"operator '{process.name}' (made at {process.origin}) has no output '{name}':"
+                f" it declares {', '.join(process.outputs) or 'none'}",
+                hint=f"process(..., outputs=[{name!r}])",
+            )
+        output = Output(
+            name=f"{process.name}-{name}",
+            parents=(process.name,),
+            output=name,
+            origin=made_by.origin,
+        )
+        flow.builder.add(output)
+        return Stream(replace(flow, operator=output.name))

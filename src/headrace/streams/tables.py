@@ -10,14 +10,14 @@ from headrace import serdes
 from headrace.errors import TopologyError
 from headrace.serdes import nullable
 from headrace.serdes.inference import result_hint
-from headrace.streams._calls import caller, check_function
-from headrace.streams._missing import no_method
-from headrace.streams.joins.sides import (
+from headrace.streams._records import no_method
+from headrace.streams.joins.chain import (
     check_joiner,
     check_key_types,
     check_keyed,
     check_one_builder,
 )
+from headrace.streams.sources import check_function
 from headrace.topology import (
     FilterTable,
     KeepTable,
@@ -25,11 +25,12 @@ from headrace.topology import (
     TableJoin,
     ToStream,
 )
+from headrace.topology.callers import caller
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams._flow import Flow, Known
     from headrace.streams._options import ValueOptions
+    from headrace.streams.sources import Flow, Known
     from headrace.streams.stream import Stream
     from headrace.topology import ErrorPolicy, JoinKind
 

@@ -7,12 +7,11 @@ from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from headrace.streams._calls import check_function
-from headrace.streams.sources import check_durations
+from headrace.streams.sources import check_durations, check_function
 from headrace.topology import SelectTimestamp
 
 if TYPE_CHECKING:
-    from headrace.streams._flow import Flow
+    from headrace.streams.sources import Flow
     from headrace.topology import ErrorPolicy
 
 __all__ = ["Times"]

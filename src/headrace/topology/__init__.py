@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from headrace.topology.accumulators import Accumulator, AccumulatorSerde, Copies, mergeable
 from headrace.topology.aggregations import Aggregation
-from headrace.topology.batches import BatchRecords, BatchToken
-from headrace.topology.entries import EntriesSerde
-from headrace.topology.errors import ErrorPolicy, dead_letter_topic
-from headrace.topology.graph import Topology
+from headrace.topology.errors import ErrorPolicy, add_numbers, dead_letter_topic
 from headrace.topology.low_level import (
+    BatchRecords,
+    BatchToken,
     Context,
     Fired,
     ListState,
@@ -34,7 +33,6 @@ from headrace.topology.names import (
     shuffle_topic,
     state_topic,
 )
-from headrace.topology.numbers import add_numbers
 from headrace.topology.operators.batches import (
     BatchSink,
     DriverFunction,
@@ -65,38 +63,38 @@ from headrace.topology.operators.core import (
     Origin,
     Peek,
     RecordFunction,
+    SelectTimestamp,
     Sink,
     Source,
     Start,
+    Through,
+    ThroughSource,
     ToStream,
+    is_loop,
 )
 from headrace.topology.operators.flow import Branch, MapAsync, Merge, Output, Repartition
-from headrace.topology.operators.joins import (
-    ALONE,
-    IntervalJoin,
-    Joined,
-    JoinKind,
-    LatestJoin,
-    SessionJoin,
-    SidesJoin,
-    TimedJoin,
-    WindowJoin,
-)
 from headrace.topology.operators.process import KeyedProcess, Process
 from headrace.topology.operators.tables import (
+    ALONE,
     FilterTable,
     ForeignKeyJoin,
     ForeignKeyRequests,
     GlobalTableJoin,
+    IntervalJoin,
+    Joined,
+    JoinKind,
     KeepTable,
+    LatestJoin,
     Lookup,
     LookupKind,
     MapTable,
+    SessionJoin,
+    SidesJoin,
     StreamTableJoin,
     TableJoin,
+    TimedJoin,
+    WindowJoin,
 )
-from headrace.topology.operators.through import Through, ThroughSource, is_loop
-from headrace.topology.operators.times import SelectTimestamp
 from headrace.topology.operators.windows import (
     CountWindow,
     SessionWindow,
@@ -104,7 +102,7 @@ from headrace.topology.operators.windows import (
     TimeWindow,
     WindowAggregate,
 )
-from headrace.topology.pickling import check_pickling
+from headrace.topology.pickling import EntriesSerde, check_pickling
 from headrace.topology.shapes import shape_changes, state_shape
 from headrace.topology.stages import Shuffle, Stage, StagePlan, cut_stages
 from headrace.topology.tuples import (
@@ -119,6 +117,7 @@ from headrace.topology.tuples import (
     Tuple,
     TupleRow,
 )
+from headrace.topology.validation import Topology
 from headrace.topology.windowed import Windowed, WindowedSerde, WithWindow
 from headrace.topology.windows import (
     CountWindows,

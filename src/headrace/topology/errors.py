@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
+from typing import Any, Literal
 
-__all__ = ["DEAD_LETTER_PREFIX", "ErrorPolicy", "dead_letter_topic"]
+# Addition that loses nothing it can keep.
+
+# Python's own context rounds to 28 digits in silence; this one keeps all, and says so if it cannot.
+_EXACT = Context(prec=10_000, traps=[Inexact, InvalidOperation, Overflow])
+
+
+def add_numbers(left: Any, right: Any) -> Any:
+    """Add two numbers: ints and decimals exactly, floats as Python does.
+
+    Raises
+    ------
+    TypeError
+        One is a decimal and the other a float.
+    decimal.Inexact
+        The exact sum of two decimals has more than 10,000 digits.
+
+    Examples
+    --------
+    >>> add_numbers(2**63, 1), add_numbers(1.5, 1)
+    (9223372036854775809, 2.5)
+    >>> add_numbers(Decimal("1e30"), Decimal("1e-30"))
+    Decimal('1000000000000000000000000000000.000000000000000000000000000001')
+    """
+    if type(left) is Decimal or type(right) is Decimal:
+        if isinstance(left, float) or isinstance(right, float):
+            return left + right
+        return _EXACT.add(left, right)
+    return left + right
+
 
 ErrorPolicy = Literal["fail", "skip"] | str
 """``"fail"``, ``"skip"``, or ``"topic:NAME"``: send the message of such a record to that topic."""

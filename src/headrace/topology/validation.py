@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from headrace.errors import TopologyError
-from headrace.topology.errors import DEAD_LETTER_PREFIX, dead_letter_topic
+from headrace.topology.errors import DEAD_LETTER_PREFIX, ErrorPolicy, dead_letter_topic
 from headrace.topology.names import (
     check_job_name,
     check_operator_name,
@@ -14,13 +16,118 @@ from headrace.topology.names import (
     state_topic,
 )
 from headrace.topology.operators.batches import BatchSink
-from headrace.topology.operators.bolts import Spout
-from headrace.topology.operators.core import Operator, Sink, Source
-from headrace.topology.operators.outside import Feed
-from headrace.topology.operators.through import is_loop
-from headrace.topology.updates import check_updates
+from headrace.topology.operators.bolts import Bolt, Spout
+from headrace.topology.operators.core import Feed, Operator, Sink, Source, Through, is_loop
+from headrace.topology.stages import StagePlan, check_updates, cut_stages
 
-__all__ = ["validate"]
+# A topology as text for people and as a Graphviz graph.
+#
+# Both depend on the topology alone: no line numbers, no addresses, the same in every process.
+
+
+def describe(job: str, plan: StagePlan) -> str:
+    """Show stages with their operators, then the topics of the job."""
+    width = max(len(o.name) for stage in plan.stages for o in stage.operators)
+    lines = [f"topology {job}"]
+    for stage in plan.stages:
+        lines.append(f"  stage {stage.number}")
+        lines += [
+            f"    {operator.name:<{width}}  {_detail(operator, plan)}".rstrip()
+            for operator in stage.operators
+        ]
+    topics = _topics(job, plan)
+    width = max(len(topic) for topic, _ in topics)
+    lines.append("  topics")
+    lines += [f"    {topic:<{width}}  {use}" for topic, use in topics]
+    return "\n".join(lines) + "\n"
+
+
+def _detail(operator: Operator, plan: StagePlan) -> str:
+    shuffled = {s.parent for s in plan.shuffles if s.operator == operator.name}
+    parts = [
+        f"<= {parent} ({_way(operator)})" if parent in shuffled else f"<- {parent}"
+        for parent in operator.parents
+    ]
+    if is_loop(operator):
+        parts = [f"{part} (a batch later)" for part in parts]
+    policy = [] if operator.on_error == "fail" else [f"on_error {operator.on_error}"]
+    return ", ".join([*parts, *operator.facts(), *policy])
+
+
+def _way(operator: Operator) -> str:
+    if isinstance(operator, Bolt):
+        return "by task"
+    return "by key" if operator.gathers or operator.stateful else "moved"
+
+
+def _topics(job: str, plan: StagePlan) -> list[tuple[str, str]]:
+    operators = [operator for stage in plan.stages for operator in stage.operators]
+    uses: dict[str, list[str]] = {}
+    for operator in operators:
+        if isinstance(operator, Source):
+            for topic in operator.shown_topics:
+                uses.setdefault(topic, []).append(f"read by {operator.name}")
+        dead_letters = dead_letter_topic(operator.on_error)
+        if dead_letters is not None:
+            uses.setdefault(dead_letters, []).append(f"dead letters of {operator.name}")
+    for operator in operators:
+        if isinstance(operator, Sink):
+            for topic in operator.topics:
+                uses.setdefault(topic, []).append(f"written by {operator.name}")
+        if isinstance(operator, BatchSink):
+            uses[operator.done_topic] = [f"batches done by {operator.name}"]
+    for operator in operators:
+        if operator.stateful:
+            uses[state_topic(job, operator.name)] = [f"state of {operator.name}"]
+    uses[commit_topic(job)] = ["commits of the job"]
+    return [(topic, ", ".join(use)) for topic, use in uses.items()]
+
+
+def to_dot(job: str, plan: StagePlan) -> str:
+    """Show the graph: a box per operator, a frame per stage, bold edges for shuffles."""
+    lines = [f"digraph {_quoted(job)} {{", "  rankdir=LR;", "  node [shape=box];"]
+    for stage in plan.stages:
+        lines.append(f"  subgraph cluster_{stage.number} {{")
+        lines.append(f'    label="stage {stage.number}";')
+        lines += [f"    {_quoted(operator.name)};" for operator in stage.operators]
+        lines.append("  }")
+    lines += _dot_topics(job, plan)
+    shuffled = {(shuffle.parent, shuffle.operator) for shuffle in plan.shuffles}
+    for stage in plan.stages:
+        for operator in stage.operators:
+            for parent in () if is_loop(operator) else operator.parents:
+                moved = (parent, operator.name) in shuffled
+                style = f' [style=bold, label="{_way(operator)}"]' if moved else ""
+                lines.append(f"  {_quoted(parent)} -> {_quoted(operator.name)}{style};")
+    lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def _dot_topics(job: str, plan: StagePlan) -> list[str]:
+    nodes: dict[str, str] = {}
+    edges: list[str] = []
+    for stage in plan.stages:
+        for operator in stage.operators:
+            name = _quoted(operator.name)
+            topics: tuple[str, ...] = ()
+            if isinstance(operator, Source):
+                topics = operator.shown_topics
+                edges += [f"  {_quoted('topic ' + topic)} -> {name};" for topic in topics]
+            elif isinstance(operator, Sink):
+                topics = operator.topics
+                edges += [f"  {name} -> {_quoted('topic ' + topic)};" for topic in topics]
+            elif operator.stateful:
+                topics = (state_topic(job, operator.name),)
+                node = _quoted("topic " + topics[0])
+                edges.append(f"  {name} -> {node} [style=dotted, dir=both];")
+            for topic in topics:
+                label = _quoted(topic)
+                nodes[topic] = f"  {_quoted('topic ' + topic)} [shape=cylinder, label={label}];"
+    return [*nodes.values(), *edges]
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def validate(name: str, operators: Sequence[Operator]) -> None:
@@ -174,3 +281,128 @@ def _written_by(operator: Operator) -> list[str]:
     dead_letters = dead_letter_topic(operator.on_error)
     written = [*operator.topics] if isinstance(operator, Sink) else []
     return written if dead_letters is None else [*written, dead_letters]
+
+
+# Topology: the immutable graph of operators that a front door builds and an executor runs.
+
+
+@dataclass(frozen=True)
+class Topology:
+    """What a job does, as data; checked when it is made.
+
+    Parameters
+    ----------
+    name
+        The job: prefix of its topics, and its consumer group.
+    operators
+        The nodes, each after its parents.
+
+    Raises
+    ------
+    TopologyError
+        The graph cannot work: the message names the operators and the user's lines.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+
+    def __post_init__(self) -> None:
+        validate(self.name, self.operators)
+
+    def with_policy(self, policy: ErrorPolicy) -> Topology:
+        """Give the topology with a policy for records that would stop the job.
+
+        Operators that have a policy of their own (``on_error``) keep it.
+
+        Raises
+        ------
+        TopologyError
+            There is no such policy, or the job reads the topic of its dead letters.
+        """
+        if policy == "fail":
+            return self
+        return Topology(
+            self.name,
+            tuple(
+                replace(operator, on_error=policy) if operator.on_error == "fail" else operator
+                for operator in self.operators
+            ),
+        )
+
+    @cached_property
+    def plan(self) -> StagePlan:
+        """The cut into stages."""
+        return cut_stages(self)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Operator]:
+        return {operator.name: operator for operator in self.operators}
+
+    def operator(self, name: str) -> Operator:
+        """Find an operator by its name.
+
+        Raises
+        ------
+        KeyError
+            There is none of this name.
+        """
+        return self._by_name[name]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The operators that read topics."""
+        return tuple(o for o in self.operators if isinstance(o, Source))
+
+    @property
+    def spouts(self) -> tuple[Spout, ...]:
+        """The operators that run users' spouts."""
+        return tuple(o for o in self.operators if isinstance(o, Spout))
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The operators that write topics."""
+        return tuple(o for o in self.operators if isinstance(o, Sink))
+
+    @property
+    def batch_sinks(self) -> tuple[BatchSink, ...]:
+        """The sinks out of which committed batches are read back."""
+        return tuple(o for o in self.operators if isinstance(o, BatchSink))
+
+    @property
+    def throughs(self) -> tuple[Through, ...]:
+        """The sinks whose topics the job itself reads, a batch later."""
+        return tuple(o for o in self.operators if isinstance(o, Through))
+
+    @property
+    def dead_letter_topics(self) -> list[str]:
+        """The topics that take the messages of records that failed."""
+        topics = (dead_letter_topic(operator.on_error) for operator in self.operators)
+        return list(dict.fromkeys(topic for topic in topics if topic is not None))
+
+    @property
+    def stateful(self) -> tuple[Operator, ...]:
+        """The operators that keep state."""
+        return tuple(o for o in self.operators if o.stateful)
+
+    @property
+    def timed(self) -> bool:
+        """Whether some operator acts on the progress of event time."""
+        return any(operator.timed for operator in self.operators)
+
+    @property
+    def commit_topic(self) -> str:
+        """The topic that holds the job's commit records."""
+        return commit_topic(self.name)
+
+    @property
+    def state_topics(self) -> dict[str, str]:
+        """The topic of each stateful operator's store, by the operator's name."""
+        return {o.name: state_topic(self.name, o.name) for o in self.stateful}
+
+    def describe(self) -> str:
+        """Show stages, operators and topics as text that depends on the topology alone."""
+        return describe(self.name, self.plan)
+
+    def to_dot(self) -> str:
+        """Show the graph in Graphviz's language."""
+        return to_dot(self.name, self.plan)

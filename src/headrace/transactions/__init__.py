@@ -23,11 +23,15 @@ from headrace.transactions.components import (
     TransactionState,
 )
 from headrace.transactions.config import CONFIG_KEYS, ConfigKey, Configuration
-from headrace.transactions.declaring import BoltDeclarer, SinkDeclarer
 from headrace.transactions.journal import JournalSpout
-from headrace.transactions.kinds import Kind
-from headrace.transactions.topics import TopicSink, TopicSpout
-from headrace.transactions.topology import TransactionTopology
+from headrace.transactions.topics import (
+    BoltDeclarer,
+    Kind,
+    SinkDeclarer,
+    TopicSink,
+    TopicSpout,
+    TransactionTopology,
+)
 
 __all__ = [
     "COMMIT_FAIL",

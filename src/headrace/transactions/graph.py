@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from headrace.errors import TopologyError
 from headrace.topology import DEFAULT_STREAM
 from headrace.transactions.components import KeyValueBolt
-from headrace.transactions.kinds import is_stateful
+from headrace.transactions.topics import is_stateful
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from headrace.transactions.declaring import Declared, Input
+    from headrace.transactions.topics import Declared, Input
 
 __all__ = ["Group", "check_inputs", "groups_of", "in_order"]
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.topology import DEFAULT_STREAM
-from headrace.transactions.components import Spout
-from headrace.transactions.spout_log import SpoutLog
+from headrace.transactions.components import Spout, SpoutLog
 
 if TYPE_CHECKING:
     from typing import Protocol

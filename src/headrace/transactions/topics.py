@@ -2,20 +2,175 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from headrace.errors import TopologyError
+from headrace.topology import DEFAULT_STREAM, GroupingKind, Origin
 from headrace.topology.callers import caller
-from headrace.transactions.components import OffsetSpout, Spout
+from headrace.transactions.components import FieldsDeclarer, KeyValueBolt, OffsetSpout, Spout
+from headrace.transactions.journal import JournalSpout
 
 if TYPE_CHECKING:
-    from headrace.serdes import Deserializer, Serde, Serializer
-    from headrace.topology import SpoutCollector, Start, TaskContext
-    from headrace.transactions.components import FieldsDeclarer
+    from collections.abc import Mapping
 
-__all__ = ["OffsetReader", "RecordOf", "TopicSink", "TopicSpout"]
+    from headrace.serdes import Deserializer, Serde, Serializer
+    from headrace.settings import Guarantee
+    from headrace.topology import CustomGrouping, SpoutCollector, Start, TaskContext, Topology
+    from headrace.transactions.config import Configuration
+    from headrace.transactions.graph import Group
+
+
+# What users say of a topology, component by component, before it is checked as a whole.
+
+Role = Literal["spout", "bolt", "sink"]
+"""How a component was added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One subscription as it was declared."""
+
+    #: Name of the component that emits.
+    source: str
+    stream: str
+    kind: GroupingKind
+    fields: tuple[str, ...]
+    custom: CustomGrouping | None
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One component as it was added."""
+
+    name: str
+    role: Role
+    #: The user's object.
+    component: Any
+    parallelism: int
+    origin: Origin
+    #: Names of the fields of each stream.
+    streams: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    direct_streams: frozenset[str] = frozenset()
+    inputs: tuple[Input, ...] = ()
+
+    def taking(self, inputs: list[Input]) -> Declared:
+        """Give the same component with its subscriptions."""
+        return replace(self, inputs=tuple(inputs))
+
+
+class _Subscribing:
+    """Collects the subscriptions of one component."""
+
+    def __init__(self, component: str) -> None:
+        self._component = component
+        self.inputs: list[Input] = []
+
+    def __repr__(self) -> str:
+        return f"<inputs of '{self._component}'>"
+
+    def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
+        """Take the tuples of a component's stream, spread evenly over the tasks."""
+        return self._take("shuffle", component, stream)
+
+    def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
+        """Take the tuples where they are emitted, if that can be, else spread evenly."""
+        return self._take("local_or_shuffle", component, stream)
+
+    def fields_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Self:
+        """Take tuples with the same values of some fields in the same task.
+
+        Parameters
+        ----------
+        component
+            Name of the component that emits them.
+        fields
+            Names of the fields.
+        stream
+            The stream of the component.
+        """
+        return self._take("fields", component, stream, fields)
+
+    def _take(
+        self,
+        kind: GroupingKind,
+        component: str,
+        stream: str,
+        fields: tuple[str, ...] = (),
+        custom: CustomGrouping | None = None,
+    ) -> Self:
+        new = Input(component, stream, kind, fields, custom, caller().origin)
+        for known in self.inputs:
+            if (known.source, known.stream) == (component, stream):
+                raise TopologyError(
+                    f"'{self._component}' takes stream '{stream}' of '{component}' twice:"
+                    f" at {known.origin} and at {new.origin}",
+                    hint="leave one out: each tuple would come twice",
+                )
+        self.inputs.append(new)
+        return self
+
+
+class BoltDeclarer(_Subscribing):
+    """Says which tuples a bolt takes, and in which of its tasks.
+
+    Each method gives the declarer back, so that a bolt may take several streams.
+
+    Examples
+    --------
+    >>> declarer = BoltDeclarer("count")
+    >>> declarer.fields_grouping("split", "word").all_grouping("commands")
+    <inputs of 'count'>
+    """
+
+    def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
+        """Take every tuple in every task."""
+        return self._take("all", component, stream)
+
+    def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
+        """Take all tuples in task 0."""
+        return self._take("global", component, stream)
+
+    def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
+        """Take the tuples of a direct stream, each in the task that ``emit_direct`` named."""
+        return self._take("direct", component, stream)
+
+    def custom_grouping(
+        self, component: str, grouping: CustomGrouping, stream: str = DEFAULT_STREAM
+    ) -> Self:
+        """Take each tuple in the tasks that ``grouping.choose(values, tasks)`` gives.
+
+        Raises
+        ------
+        TopologyError
+            The grouping has no such method.
+        """
+        given: object = grouping
+        if not callable(getattr(given, "choose", None)):
+            raise TopologyError(
+                f"custom_grouping of '{self._component}' at {caller().origin} is"
+                f" {grouping!r:.100}, which has no method choose(values, tasks)",
+                hint="give an object of a class with that method",
+            )
+        return self._take("custom", component, stream, custom=grouping)
+
+
+class SinkDeclarer(_Subscribing):
+    """Says which tuples are written to a topic.
+
+    With ``fields_grouping`` the tuples with the same values of the fields are written by one task,
+    in their order, and these values are the message's key; else each tuple is written by the task
+    that emits it.
+
+    Examples
+    --------
+    >>> SinkDeclarer("out").shuffle_grouping("count")
+    <inputs of 'out'>
+    """
 
 
 class TopicSpout:
@@ -219,3 +374,215 @@ class OffsetReader(Spout):
 
 def _listed(values: Iterable[Any]) -> Sequence[Any]:
     return values if isinstance(values, list | tuple) else list(values)
+
+
+# Kinds of components, derived from what they are and from who subscribes to them.
+
+Kind = Literal["spout", "non-stateful bolt", "stateful bolt", "end bolt"]
+"""What a component is; an end bolt may be a stateful bolt too."""
+
+_STATE: Final = ("init_state", "finish_batch", "commit", "roll_back", "ack_commit")
+_SPOUT: Final = ("next_tuple", "prepare", "cleanup", "declare_output_fields")
+_BOLT: Final = ("execute", "prepare", "cleanup", "declare_output_fields")
+
+
+def is_stateful(component: object) -> bool:
+    """Tell whether a bolt keeps state: it has the callbacks of state, or keeps values by key."""
+    return isinstance(component, KeyValueBolt) or not _missing(component, _STATE)
+
+
+def check_spout(what: str, component: object, origin: Origin) -> None:
+    """Refuse what cannot be a spout.
+
+    Raises
+    ------
+    TopologyError
+        It is a class, lacks methods, or cannot replay what it emitted.
+    """
+    if isinstance(component, TopicSpout | OffsetSpout):
+        return
+    if isinstance(component, JournalSpout):
+        _check_object(what, component.spout, origin, "a spout")
+        if missing := _missing(component.spout, _SPOUT):
+            raise _incomplete(what, component.spout, origin, missing, "Spout")
+        return
+    _check_object(what, component, origin, "a spout")
+    if missing := _missing(component, _SPOUT):
+        raise _incomplete(what, component, origin, missing, "Spout")
+    if missing := _missing(component, _STATE):
+        raise TopologyError(
+            f"{what} at {origin} is a {_name(component)}, which cannot replay what it emitted:"
+            f" it has no {', '.join(missing)}",
+            hint="subclass Spout and keep in its state where it stands, or OffsetSpout where"
+            " tuples have offsets; or wrap it in JournalSpout, which writes what it emits to a topic"
+            " first",
+        )
+
+
+def check_bolt(what: str, component: object, origin: Origin) -> None:
+    """Refuse what cannot be a bolt.
+
+    Raises
+    ------
+    TopologyError
+        It is a class, lacks methods, or has some callbacks of state and not all.
+    """
+    if isinstance(component, TopicSink):
+        raise TopologyError(
+            f"{what} at {origin} is a TopicSink", hint="add it with set_sink(id, TopicSink(...))"
+        )
+    _check_object(what, component, origin, "a bolt")
+    if missing := _missing(component, _BOLT):
+        raise _incomplete(what, component, origin, missing, "Bolt")
+    if isinstance(component, KeyValueBolt):
+        return
+    missing = _missing(component, _STATE)
+    # Either of these two alone says that state was meant.
+    if missing and len({"init_state", "finish_batch"} & set(missing)) < 2:
+        raise _incomplete(what, component, origin, missing, "StatefulBolt")
+
+
+def outputs_of(what: str, component: Any, origin: Origin) -> FieldsDeclarer:
+    """Ask a component for the streams that it emits to.
+
+    Raises
+    ------
+    TopologyError
+        It fails, or names a field twice.
+    """
+    declarer = FieldsDeclarer()
+    try:
+        component.declare_output_fields(declarer)
+    except Exception as error:
+        raise TopologyError(
+            f"declare_output_fields of {what} at {origin} raised {type(error).__name__}: {error}"
+        ) from error
+    for stream, fields in declarer.streams.items():
+        given: tuple[object, ...] = fields
+        if not all(isinstance(field, str) and field for field in given):
+            raise TopologyError(
+                f"{what} at {origin} declares for stream '{stream}' the fields {fields!r}",
+                hint="names of fields are texts: declarer.declare('word', 'count')",
+            )
+        if len(set(fields)) < len(fields):
+            raise TopologyError(
+                f"{what} at {origin} declares for stream '{stream}' a field twice:"
+                f" {', '.join(fields)}"
+            )
+    return declarer
+
+
+def _missing(component: object, names: Sequence[str]) -> list[str]:
+    return [name for name in names if not callable(getattr(component, name, None))]
+
+
+def _check_object(what: str, component: object, origin: Origin, wanted: str) -> None:
+    if inspect.isclass(component):
+        name = component.__name__
+        raise TopologyError(
+            f"{what} at {origin} is the class {name}; {wanted} is an object of it",
+            hint=f"write {name}(...)",
+        )
+
+
+def _incomplete(
+    what: str, component: object, origin: Origin, missing: Sequence[str], base: str
+) -> TopologyError:
+    return TopologyError(
+        f"{what} at {origin} is a {_name(component)}, which has no {', '.join(missing)}",
+        hint=f"subclass headrace.transactions.{base}, or give it these methods",
+    )
+
+
+def _name(component: object) -> str:
+    return type(component).__name__
+
+
+# TransactionTopology: what the builder builds, as data.
+
+
+@dataclass(frozen=True)
+class TransactionTopology:
+    """Spouts and bolts, checked, and what the engine runs for them.
+
+    Made by :meth:`TransactionTopologyBuilder.build`.
+    """
+
+    name: str
+    #: What the engine runs, one per group: each has batches, commits and failures of its own.
+    groups: tuple[Topology, ...]
+    #: The configuration, defaults included.
+    config: Configuration
+    #: What each component is, by its name.
+    kinds: Mapping[str, frozenset[Kind]]
+    #: Topics of its own between spouts that cannot replay and their bolts.
+    journal_topics: tuple[str, ...]
+    _groups: tuple[Group, ...]
+    _components: Mapping[str, Declared]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What holds for each tuple after failures, by the configuration."""
+        return "exactly_once" if self.config["transaction.exactly.once.mode"] else "at_least_once"
+
+    def group_of(self, spout: str) -> int:
+        """Give the number of a spout's group.
+
+        Raises
+        ------
+        KeyError
+            There is no such spout.
+        """
+        for group in self._groups:
+            if spout in group.spouts:
+                return group.number
+        raise KeyError(spout)
+
+    def describe(self) -> str:
+        """Show groups and components, then what the engine runs; depends on the topology alone."""
+        lines = [f"transaction topology {self.name}"]
+        for group, topology in zip(self._groups, self.groups, strict=True):
+            lines.append(f"  group {group.number}, job {topology.name}: {_why(group)}")
+            lines += self._shown(group)
+        if self.config.given:
+            lines.append("  configuration")
+            lines += [
+                f"    {name} = {value!r}" + _remark(self.config.ignored.get(name))
+                for name, value in self.config.given.items()
+            ]
+        return "\n".join(lines) + "\n" + "".join(each.describe() for each in self.groups)
+
+    def to_dot(self) -> str:
+        """Show what the engine runs in Graphviz's language, a graph per group."""
+        return "".join(each.to_dot() for each in self.groups)
+
+    def _shown(self, group: Group) -> list[str]:
+        width = max(map(len, group.members))
+        return [
+            f"    {name:<{width}}  {self._component(self._components[name], group)}"
+            for name in group.members
+        ]
+
+    def _component(self, declared: Declared, group: Group) -> str:
+        kinds = " and ".join(sorted(self.kinds[declared.name], reverse=True))
+        thing = declared.component
+        parts = [kinds, repr(thing) if isinstance(thing, TopicSink) else type(thing).__name__]
+        parts += [
+            f"<- {each.source}"
+            + ("" if each.stream == "default" else f" stream {each.stream}")
+            + f" ({each.kind}{' ' if each.fields else ''}{', '.join(each.fields)})"
+            for each in declared.inputs
+            if each.source in group.members
+        ]
+        return ", ".join(parts)
+
+
+def _why(group: Group) -> str:
+    spouts = ", ".join(group.spouts)
+    if len(group.spouts) == 1:
+        return f"spout {spouts}"
+    return f"spouts {spouts}, which meet in the state of {', '.join(group.shared)}"
+
+
+def _remark(ignored: str | None) -> str:
+    return "" if ignored is None else f" (changes nothing: {ignored})"

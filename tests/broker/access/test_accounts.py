@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.broker.access import Permission, load_rules, read_rules
-from headrace.broker.access.addresses import address_pattern
+from headrace.broker.access.accounts import address_pattern
 from headrace.errors import SettingsError
 
 PLAIN_ACL = """

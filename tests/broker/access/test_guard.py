@@ -252,4 +252,4 @@ def test_broker_does_not_start_with_rules_that_it_cannot_read(tmp_path: Path) ->
 def test_every_request_of_rocketmq_that_is_handled_is_in_the_table() -> None:
     # Headrace's own requests need an admin unless the table says otherwise.
     missing = [code for code in HANDLERS if code not in NEEDS and code < 28_000]
-    assert not missing, "say in broker/access/needs.py what each needs (an admin, when in doubt)"
+    assert not missing, "say in broker/access/guard.py what each needs (an admin, when in doubt)"

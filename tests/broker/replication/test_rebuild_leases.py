@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.broker.replication.rebuild_leases import Lease, RebuildLeases
+from headrace.broker.replication.replicas import Lease, RebuildLeases
 
 KEY = ("prices", 0, 44)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.network.certificates import make_certificate
+from headrace.broker.network.listener import make_certificate
 from tests.cli.connect.commands import Commands
 from tests.cli.ports import free_port
 from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes

@@ -16,8 +16,7 @@ import msgspec
 
 from headrace.connect import Config, SinkTask, declare, key
 from headrace.connect.config import ConfigDeclaration
-from headrace.connect.connectors.datagen import DatagenSourceConnector
-from headrace.connect.connectors.datagen.source import DatagenSourceTask
+from headrace.connect.connectors.datagen import DatagenSourceConnector, DatagenSourceTask
 from headrace.connect.connectors.file import FileSinkConnector, FileSinkTask
 from headrace.connect.connectors.postgres import PostgresSinkConnector
 from headrace.connect.connectors.postgres.sink import PostgresSinkTask

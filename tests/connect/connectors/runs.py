@@ -28,8 +28,8 @@ from headrace.connect.testing.contexts import (
     KitSinkContext,
     KitSourceContext,
     Requests,
+    checked,
 )
-from headrace.connect.testing.units import checked
 
 QUEUE = Queue("lines", "broker-a", 0)
 

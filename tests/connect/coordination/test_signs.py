@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.connect.assignment import Assignment, assign
-from headrace.connect.coordination.signs import SignsOfLife
+from headrace.connect.coordination.members import SignsOfLife
 from headrace.connect.log import ClusterView, ConnectorPut, fold
 from headrace.connect.worker import WorkerSettings
 from headrace.connect.worker.lease import Standing, WorkerLease

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.connect.data import engine as module
 from headrace.connect.data.engine import Engine
-from headrace.connect.data.orders import Ended, EngineEvent, Hold, Level, Reply, Start, Stop, Unit
+from headrace.connect.data.process import Ended, EngineEvent, Hold, Level, Reply, Start, Stop, Unit
 from headrace.connect.data.settings import EngineSettings
 from headrace.connect.hosts.terms import Terms
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.connect.data.measuring import Measuring
-from headrace.connect.data.orders import EngineEvent, Measured, Unit
+from headrace.connect.data.jobs import Measuring
+from headrace.connect.data.process import EngineEvent, Measured, Unit
 from headrace.connect.worker import Figures
 from headrace.errors import JobFailedError
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from headrace.client import Admin, Client, PullConsumer
-from headrace.connect.data.orders import Start
+from headrace.connect.data.process import Start
 from headrace.connect.worker import Started
-from headrace.connect.worker.answers import OffsetEntry
+from headrace.connect.worker.reporting import OffsetEntry
 from tests.clusters import Cluster
 from tests.connect.data.planes import plane_at, source, until
 from tests.connect.hosts.running import Heard, on_loop

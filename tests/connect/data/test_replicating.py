@@ -12,7 +12,7 @@ import pytest
 
 from headrace.broker import spawn_broker
 from headrace.client import Admin, Client, Message, Producer, PullConsumer
-from headrace.connect.connectors.rocketmq.messages import ORIGIN
+from headrace.connect.connectors.rocketmq.sink import ORIGIN
 from headrace.connect.connectors.rocketmq.source import RocketMQSourceConnector
 from headrace.connect.data import DataPlane
 from headrace.connect.worker import HostSpec

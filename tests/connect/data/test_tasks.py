@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.connect.data.orders import Command, Start, Stop
+from headrace.connect.data.process import Command, Start, Stop
 from headrace.connect.data.tasks import QueryTask
 from headrace.connect.worker.launching import HostEvent, HostSpec, Listens
 

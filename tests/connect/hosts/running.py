@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from headrace.connect.config.permits import Permits
+from headrace.connect.config.providers import Permits
 from headrace.connect.hosts import HostSettings, ProcessLauncher, TaskChannel
 from headrace.connect.hosts.process_host import HostedUnit, ProcessHost, SharedUnit
 from headrace.connect.worker import (

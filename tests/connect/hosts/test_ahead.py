@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.connect.columns import SOURCE_SCHEMA
-from headrace.connect.hosts.ahead import Ahead, LateRequestError, Polled
+from headrace.connect.hosts.source_unit import Ahead, LateRequestError, Polled
 
 LARGE = 1 << 40
 

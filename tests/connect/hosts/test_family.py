@@ -9,8 +9,7 @@ import uuid
 
 import pytest
 
-from headrace.connect.hosts.family import Family, end_marked
-from headrace.connect.hosts.processes import marked
+from headrace.connect.hosts.processes import Family, end_marked, marked
 from tests.connect.hosts.sleepers import sleeping
 
 PARENT = """

@@ -24,7 +24,7 @@ from headrace.connect.lifecycle import boot_time
 from headrace.connect.log import ClusterView, ConnectorPut, TasksPut, fold
 from headrace.connect.worker import Failed, PluginAnswer, Started, WorkerSettings
 from headrace.connect.worker.catalog import Plugin
-from headrace.connect.worker.specs import host_spec
+from headrace.connect.worker.worker import host_spec
 from tests.connect.fakes.launcher import FakePositions
 from tests.connect.hosts.leaky import PASSWORD, TOKEN
 from tests.connect.hosts.running import (

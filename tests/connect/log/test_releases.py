@@ -14,7 +14,7 @@ import pytest
 
 from headrace.client import AsyncAdmin, AsyncClient, AsyncProducer, Message
 from headrace.connect.log import FileLog, Kept, MemoryLog, Record
-from headrace.connect.log.lines import LogFile
+from headrace.connect.log.file import LogFile
 from headrace.connect.log.protocol import decoded, encoded
 from headrace.connect.running import joined_cluster, running_worker
 from headrace.connect.worker import Connect, Worker

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.connect.log import ClusterView, ConnectorDeleted, ConnectorPut
-from headrace.connect.log.entries import ConnectorEntry
 from headrace.connect.log.folding import fold
+from headrace.connect.log.records import ConnectorEntry
 
 
 class Unwalked(dict[str, ConnectorEntry]):

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.broker.network.certificates import make_certificate
+from headrace.broker.network.listener import make_certificate
 from headrace.connect.log import MemoryLog
 from headrace.connect.rest import OPERATIONS, RestServer
 from headrace.connect.worker import Cause, Connect, Counted, Failed, Figures, Moved, Waits, Worker

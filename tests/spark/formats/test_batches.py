@@ -25,7 +25,7 @@ from headrace.spark.formats import SparkReads, SparkWrites
 from headrace.spark.session import get_session
 from headrace.spark.ticks import TickedBatch, Ticks
 from headrace.topology import Topology
-from headrace.topology.operators.outside import Delivery, Feed, FeedSink, MessageSource
+from headrace.topology.operators.core import Delivery, Feed, FeedSink, MessageSource
 from tests.spark.pipelines import LIMIT, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headrace.connect.connectors.spark import SparkSourceConnector, SparkSourceTask
 from headrace.errors import ConnectorConfigError, TaskFailedError
-from headrace.spark.formats.reading import SparkReads, planner_of
+from headrace.spark.formats import SparkReads, planner_of
 
 pytestmark = pytest.mark.spark
 

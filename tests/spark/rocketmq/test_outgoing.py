@@ -9,7 +9,7 @@ from headrace.client import MessageQueue
 from headrace.errors import ConfigurationError, MessageRejectedError, TopicNotFoundError
 from headrace.keys import encode_key, partition_of
 from headrace.protocol.properties import decode_properties
-from headrace.spark.rocketmq.outgoing import Outgoing, RowRouter
+from headrace.spark.rocketmq.writer import Outgoing, RowRouter
 
 QUEUES = [MessageQueue("out", "broker-a", number) for number in range(4)]
 

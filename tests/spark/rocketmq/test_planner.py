@@ -14,9 +14,9 @@ from headrace.broker import spawn_broker
 from headrace.client import Admin, Client, Message, MessageQueue, Producer, PullConsumer
 from headrace.errors import OffsetExpiredError, SettingsError, TopicNotFoundError
 from headrace.spark.rocketmq.options import Reading, ReadOptions, read_options
-from headrace.spark.rocketmq.planner import BatchPlanner, StreamPlanner
 from headrace.spark.rocketmq.positions import offsets_from_json, offsets_to_json
 from headrace.spark.rocketmq.ranges import ReadRange
+from headrace.spark.rocketmq.source import BatchPlanner, StreamPlanner
 from tests.clusters import Cluster
 
 MakeTopic = Callable[..., str]

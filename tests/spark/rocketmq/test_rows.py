@@ -12,13 +12,14 @@ import pytest
 from headrace.client import Admin, Client, ClientSettings, Message, MessageQueue, Producer
 from headrace.errors import OffsetExpiredError
 from headrace.keys import properties_of_key
-from headrace.protocol.columns import decode_columns, encode_records
+from headrace.protocol.columns import decode_columns
 from headrace.protocol.properties import encode_properties
+from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import CommitRecord
 from headrace.spark.rocketmq.options import ClusterOptions
 from headrace.spark.rocketmq.ranges import ReadRange
-from headrace.spark.rocketmq.rows import RangeReader, record_batch
-from headrace.spark.rocketmq.schema import arrow_schema, read_schema
+from headrace.spark.rocketmq.source import arrow_schema, read_schema
+from headrace.spark.rocketmq.writer import RangeReader, record_batch
 from tests.clusters import Cluster
 
 SCHEMA = arrow_schema(read_schema(headers=True))

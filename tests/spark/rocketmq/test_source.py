@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from headrace.client import Admin, Client, Message, Producer
-from headrace.spark.rocketmq.schema import READ_COLUMNS, read_schema
+from headrace.spark.rocketmq.source import READ_COLUMNS, read_schema
 from tests.clusters import Cluster, await_messages
 
 pytestmark = pytest.mark.spark

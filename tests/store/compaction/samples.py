@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from headrace.protocol.columns import Records, decode_columns, encode_records
+from headrace.protocol.columns import decode_columns
 from headrace.protocol.properties import encode_properties
+from headrace.protocol.records import Records, encode_records
 from headrace.store import FileOps
 from headrace.store.compaction import CompactionSettings, QueueLog, StoreClock
 from headrace.store.reading import ReadStatus

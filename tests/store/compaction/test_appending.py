@@ -9,8 +9,8 @@ import pytest
 
 from headrace.errors import InvalidParameterError, NotFoundError
 from headrace.protocol.stamps import tag_hashes
-from headrace.store.compaction import appender
-from headrace.store.compaction.open_files import OpenFiles
+from headrace.store.compaction import log_files
+from headrace.store.compaction.log_files import OpenFiles
 from headrace.store.reading import ReadStatus
 from tests.store.compaction.samples import (
     append,
@@ -169,7 +169,7 @@ def test_store_times_and_offsets_by_time(tmp_path: Path) -> None:
 
 def test_many_logs_hold_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle queues hold none, busy ones a bounded number."""
-    monkeypatch.setattr(appender, "_open_files", OpenFiles(8))
+    monkeypatch.setattr(log_files, "_open_files", OpenFiles(8))
     before = len(list(Path("/proc/self/fd").iterdir()))
     logs = [open_log(tmp_path / str(i)) for i in range(40)]
     for log in logs:

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from headrace.errors import CorruptLogError, StoreError
-from headrace.protocol.columns import encode_record, join_records, stamp_records
-from headrace.protocol.hosts import pack_host
-from headrace.protocol.records import RecordFields
+from headrace.protocol.ids import pack_host
+from headrace.protocol.records import RecordFields, encode_record, join_records
+from headrace.protocol.stamps import stamp_records
 from headrace.store.compaction import CompactionReport, QueueLog
 from headrace.store.compaction.compactor import Pace
-from headrace.store.compaction.data_writer import ENTRY_BYTES
+from headrace.store.compaction.data_file import ENTRY_BYTES
 from headrace.store.compaction.manifest import (
     MANIFEST_NAME,
     Manifest,

@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from headrace.store.compaction import QueueLog
-from headrace.store.compaction.open_files import OpenFiles
+from headrace.store.compaction.log_files import OpenFiles
 from headrace.store.reading import ReadStatus
 from tests.store.compaction.samples import (
     Record,

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from headrace.store import MessageStore, ReadStatus, StageKey
-from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, pack_header, parse_header
-from headrace.store.fences import Loss, fence_sizes, pack_losses
+from headrace.store.entries import (
+    HEADER_SIZE,
+    NO_UNIT,
+    EntryKind,
+    Loss,
+    fence_sizes,
+    pack_header,
+    pack_losses,
+    parse_header,
+)
 from tests.store.samples import (
     append_of,
     body_of,

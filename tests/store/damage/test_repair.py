@@ -12,10 +12,9 @@ import pytest
 from headrace.errors import StoreError, StoreLockedError
 from headrace.protocol.transactions import CommitRecord
 from headrace.store import MessageStore, StageKey
-from headrace.store.damage.examination import examine_store
-from headrace.store.damage.repair import apply_repair, plan_repair, repair_store
+from headrace.store.damage.examination import apply_repair, examine_store, plan_repair, repair_store
 from headrace.store.entries import MAGIC, EntryKind, parse_header
-from headrace.store.keys.query import KeyQuery
+from headrace.store.keys.finding import KeyQuery
 from tests.store.compacted import compacting, opened, put
 from tests.store.faulty_files import Killed, KilledAt
 from tests.store.samples import (

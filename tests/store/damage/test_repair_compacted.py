@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.store import StoreSettings
-from headrace.store.damage.examination import examine_store
-from headrace.store.damage.repair import apply_repair, plan_repair, repair_store
+from headrace.store.damage.examination import apply_repair, examine_store, plan_repair, repair_store
 from headrace.store.entries import HEADER_SIZE, EntryKind, parse_header
 from tests.store.compacted import (
     HOUR,

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.store import MessageStore
-from headrace.store.damage.examination import examine_store
-from headrace.store.damage.repair import repair_store
+from headrace.store.damage.examination import examine_store, repair_store
 from headrace.store.entries import EntryKind, parse_header
 from tests.store.compacted import HOUR, Clock, compacting
 from tests.store.damage.test_repair import agree, damage, held_by

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.store.replication.epochs import Epoch, EpochTable, common_point
-from headrace.store.replication.following import LogHead
+from headrace.store.replication.following import Epoch, EpochTable, LogHead, common_point
 from headrace.store.replication.leading import ReplicaBook, Settled, Verdict, judge
 
 FIRST = EpochTable()

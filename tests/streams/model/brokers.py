@@ -26,7 +26,7 @@ from headrace.runtime.sources.messages import original_at
 from headrace.runtime.sources.task import run_source
 from headrace.runtime.task import Task
 from headrace.runtime.testing import job
-from headrace.runtime.testing.reading import SourceQueues
+from headrace.runtime.testing.job import SourceQueues
 from headrace.runtime.testing.topics import Sent
 from headrace.runtime.user_code.errors import Finder, Original
 from headrace.topology import Topology

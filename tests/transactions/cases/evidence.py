@@ -15,7 +15,7 @@ from headrace.protocol.commit_log import CommitLog, Verdict
 from headrace.protocol.transactions import CommitRecord, commit_in
 from headrace.runtime import MemoryStore
 from headrace.runtime.bolts.states import TaskStates
-from headrace.runtime.state.topic import StateTopicReader
+from headrace.runtime.state.home import StateTopicReader
 from headrace.topology import Operator, Spout, StatefulBoltNode, Topology
 from tests.transactions.automaton import Call
 from tests.transactions.cases.hooks import traces

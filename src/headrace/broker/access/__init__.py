@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headrace.broker.access.accounts import AccessRules, Account, Permission, load_rules, read_rules
-from headrace.broker.access.guard import Guard
-from headrace.broker.access.needs import NEEDS, Need, needs_of
+from headrace.broker.access.guard import NEEDS, Guard, Need, needs_of
 
 __all__ = [
     "NEEDS",

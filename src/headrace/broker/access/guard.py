@@ -3,24 +3,297 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from headrace.broker.access.accounts import AccessRules, Account, load_rules
-from headrace.broker.access.needs import NAMED_IN_BODY, Need, needs_of
-from headrace.broker.failures import failure
+import msgspec
+
+from headrace.broker.access.accounts import AccessRules, Account, Permission, load_rules
+from headrace.broker.requests import failure
+from headrace.broker.topics import RETRY_PREFIX
 from headrace.errors import HeadraceError, SettingsError
+from headrace.protocol.bodies import JsonBody
+from headrace.protocol.codes import RequestCode as Code
 from headrace.protocol.codes import ResponseCode
+from headrace.protocol.groups import Heartbeat, LockRequest
 from headrace.protocol.signing import ACCESS_KEY, is_signed_with
+from headrace.protocol.transactions import (
+    COMMIT_TOPIC_SUFFIX,
+    CommitRequest,
+    OpenRequest,
+    PlanRequest,
+    decode_sections,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
 
-__all__ = ["Guard"]
+
+# Which request needs which permission: one table.
+
+PUB, SUB = Permission.PUB, Permission.SUB
+EITHER = PUB | SUB
+
+_DEAD_PREFIX = "%DLQ%"
+_SYSTEM = frozenset({"SCHEDULE_TOPIC_XXXX"})
+_SYSTEM_PREFIXES = ("RMQ_SYS_", "rmq_sys_")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing that an account must be allowed."""
+
+    kind: Literal["topic", "group", "admin"]
+    name: str = ""
+    #: Any of these will do.
+    permission: Permission = EITHER
+
+
+ADMIN = Need("admin")
+
+Finder: TypeAlias = "Callable[[Request], Iterator[Need]]"
+
+
+def topic_need(name: str, permission: Permission) -> Need:
+    """Say what is needed of a topic; a group's own topics belong to the group.
+
+    >>> topic_need("%RETRY%g", Permission.PUB)
+    Need(kind='group', name='g', permission=<Permission.SUB: 8>)
+    """
+    for prefix in (RETRY_PREFIX, _DEAD_PREFIX):
+        if name.startswith(prefix):
+            return Need("group", name.removeprefix(prefix), SUB)
+    if name in _SYSTEM or name.startswith(_SYSTEM_PREFIXES):
+        # They hold messages of every topic.
+        return ADMIN
+    return Need("topic", name, permission)
+
+
+def group_need(name: str) -> Need:
+    """Say what is needed of a consumer group."""
+    return Need("group", name, SUB)
+
+
+def _free(_: Request) -> Iterator[Need]:
+    yield from ()
+
+
+def _admin(_: Request) -> Iterator[Need]:
+    yield ADMIN
+
+
+def _fields(
+    *, topic: str = "", permission: Permission = EITHER, group: str = "", optional: bool = False
+) -> Finder:
+    """Need something of what fields of the header name."""
+
+    def find(request: Request) -> Iterator[Need]:
+        read = request.command.ext.get if optional else request.text
+        if topic and (name := read(topic)):
+            yield topic_need(name, permission)
+        if group and (name := read(group)):
+            yield group_need(name)
+
+    return find
+
+
+def _heart_beat(request: Request) -> Iterator[Need]:
+    for consumer in request.large_body(Heartbeat).consumer_data_set:
+        yield group_need(consumer.group_name)
+        for told in consumer.subscription_data_set:
+            yield topic_need(told.topic, SUB)
+
+
+def _lock(request: Request) -> Iterator[Need]:
+    asked = request.large_body(LockRequest)
+    yield group_need(asked.consumer_group)
+    for topic in {queue.topic for queue in asked.mq_set}:
+        yield topic_need(topic, SUB)
+
+
+class _Subscription(JsonBody):
+    topic: str = ""
+
+
+class _ClientConfig(JsonBody):
+    group: str = ""
+    subscription_data: _Subscription = msgspec.field(default_factory=_Subscription)
+
+
+def _client_config(request: Request) -> Iterator[Need]:
+    asked = request.body(_ClientConfig)
+    yield group_need(asked.group)
+    yield topic_need(asked.subscription_data.topic, SUB)
+
+
+class _Assignment(JsonBody):
+    topic: str = ""
+    consumer_group: str = ""
+
+
+def _assignment(request: Request) -> Iterator[Need]:
+    asked = request.body(_Assignment)
+    yield group_need(asked.consumer_group)
+    yield topic_need(asked.topic, SUB)
+
+
+def _open(request: Request) -> Iterator[Need]:
+    yield topic_need(request.strict_body(OpenRequest).commit_topic, PUB)
+
+
+def _stage(request: Request) -> Iterator[Need]:
+    # Whose job it is counts, also where nothing is staged for any topic.
+    yield topic_need(request.text("job") + COMMIT_TOPIC_SUFFIX, PUB)
+    body = memoryview(request.command.payload)
+    for topic in {section.topic for section in decode_sections(body)}:
+        yield topic_need(topic, PUB)
+
+
+def _commit(request: Request) -> Iterator[Need]:
+    asked = request.strict_body(CommitRequest)
+    yield topic_need(asked.commit_topic, PUB)
+    yield group_need(asked.group)
+
+
+def _plan(request: Request) -> Iterator[Need]:
+    asked = request.strict_body(PlanRequest)
+    yield topic_need(asked.commit_topic, PUB)
+    for topic in asked.topics:
+        yield topic_need(topic, SUB)
+
+
+_reading = _fields(topic="topic", permission=SUB, group="consumerGroup")
+_topic = _fields(topic="topic")
+_group = _fields(group="consumerGroup")
+_sending = _fields(topic="b", permission=PUB)
+
+NEEDS: dict[int, Finder] = {
+    # Messages.
+    Code.SEND_MESSAGE: _fields(topic="topic", permission=PUB),
+    Code.SEND_MESSAGE_V2: _sending,
+    Code.SEND_BATCH_MESSAGE: _sending,
+    # The handlers of these two see that the message is of the topic that was named.
+    Code.END_TRANSACTION: _fields(topic="topic", permission=PUB),
+    Code.CONSUMER_SEND_MSG_BACK: _fields(topic="originTopic", permission=SUB, group="group"),
+    Code.PULL_MESSAGE: _reading,
+    Code.LITE_PULL_MESSAGE: _reading,
+    Code.QUERY_MESSAGE: _fields(topic="topic", permission=SUB),
+    # By its position: whose message that is, nobody knows before.
+    Code.VIEW_MESSAGE_BY_ID: _admin,
+    # Offsets.
+    Code.QUERY_CONSUMER_OFFSET: _reading,
+    Code.UPDATE_CONSUMER_OFFSET: _reading,
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: _topic,
+    Code.GET_MAX_OFFSET: _topic,
+    Code.GET_MIN_OFFSET: _topic,
+    Code.GET_EARLIEST_MSG_STORETIME: _topic,
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: _fields(topic="topic", permission=SUB, group="group"),
+    # Clients and groups.
+    Code.HEART_BEAT: _heart_beat,
+    Code.UNREGISTER_CLIENT: _fields(group="consumerGroup", optional=True),
+    Code.GET_CONSUMER_LIST_BY_GROUP: _group,
+    Code.LOCK_BATCH_MQ: _lock,
+    Code.UNLOCK_BATCH_MQ: _lock,
+    Code.CHECK_CLIENT_CONFIG: _client_config,
+    Code.QUERY_ASSIGNMENT: _assignment,
+    Code.GET_CONSUMER_CONNECTION_LIST: _group,
+    Code.GET_CONSUMER_RUNNING_INFO: _group,
+    # By a position, as above.
+    Code.CONSUME_MESSAGE_DIRECTLY: _admin,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _fields(topic="topic", group="group"),
+    Code.GET_CONSUME_STATS: _group,
+    Code.QUERY_TOPICS_BY_CONSUMER: _fields(group="group"),
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: _fields(topic="topic", group="group"),
+    Code.QUERY_CONSUME_TIME_SPAN: _fields(topic="topic", group="group"),
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: _topic,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: _fields(group="group"),
+    Code.GET_TOPIC_CONFIG: _topic,
+    Code.GET_TOPIC_STATS_INFO: _topic,
+    # What every client must know to find its way.
+    Code.GET_ROUTEINFO_BY_TOPIC: _free,
+    Code.GET_BROKER_CLUSTER_INFO: _free,
+    Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _free,
+    Code.GET_TOPICS_BY_CLUSTER: _free,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: _free,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _free,
+    Code.GET_KV_CONFIG: _free,
+    Code.GET_KVLIST_BY_NAMESPACE: _free,
+    Code.GET_BROKER_RUNTIME_INFO: _free,
+    Code.GET_BROKER_MEMBER_GROUP: _free,
+    Code.HEADRACE_CAPABILITIES: _free,
+    Code.LIST_JOBS: _free,
+    # Jobs: a job writes its commit topic, its state and its results, and reads its sources.
+    Code.OPEN_JOB: _open,
+    Code.STAGE: _stage,
+    Code.COMMIT_BATCH: _commit,
+    Code.PLAN_BATCH: _plan,
+    # Everything that changes or shows the cluster as a whole.
+    **dict.fromkeys(
+        (
+            Code.UPDATE_AND_CREATE_TOPIC,
+            Code.UPDATE_AND_CREATE_TOPIC_LIST,
+            Code.UPDATE_AND_CREATE_STATIC_TOPIC,
+            Code.DELETE_TOPIC_IN_BROKER,
+            Code.DELETE_TOPIC_IN_NAMESRV,
+            Code.REGISTER_TOPIC_IN_NAMESRV,
+            Code.GET_ALL_TOPIC_CONFIG,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            Code.DELETE_SUBSCRIPTIONGROUP,
+            Code.GET_PRODUCER_CONNECTION_LIST,
+            Code.GET_ALL_PRODUCER_INFO,
+            Code.UPDATE_BROKER_CONFIG,
+            Code.GET_BROKER_CONFIG,
+            Code.UPDATE_NAMESRV_CONFIG,
+            Code.GET_NAMESRV_CONFIG,
+            Code.PUT_KV_CONFIG,
+            Code.DELETE_KV_CONFIG,
+            Code.REGISTER_BROKER,
+            Code.UNREGISTER_BROKER,
+            Code.BROKER_HEARTBEAT,
+            Code.QUERY_DATA_VERSION,
+            Code.WIPE_WRITE_PERM_OF_BROKER,
+            Code.ADD_WRITE_PERM_OF_BROKER,
+            Code.CLEAN_EXPIRED_CONSUMEQUEUE,
+            Code.CLEAN_UNUSED_TOPIC,
+            Code.DELETE_EXPIRED_COMMITLOG,
+            Code.VIEW_BROKER_STATS_DATA,
+            Code.GET_BROKER_CONSUME_STATS,
+            Code.GET_ALL_DELAY_OFFSET,
+            Code.CLONE_GROUP_OFFSET,
+            Code.SET_MESSAGE_REQUEST_MODE,
+            Code.RESET_CONSUMER_CLIENT_OFFSET,
+            Code.GET_CONSUMER_STATUS_FROM_CLIENT,
+        ),
+        _admin,
+    ),
+}
+"""What each request needs, by its code; a code that is not here needs an admin."""
+
+
+NAMED_IN_BODY = frozenset(
+    code
+    for code, find in NEEDS.items()
+    if find in {_heart_beat, _lock, _client_config, _assignment, _open, _stage, _commit, _plan}
+)
+"""Requests whose body says what they need; the order of no two of them on a connection counts."""
+
+
+def needs_of(request: Request) -> Iterator[Need]:
+    """List what a request needs to be allowed.
+
+    Raises
+    ------
+    InvalidParameterError, ProtocolError
+        When it lacks a field, or its body cannot be read.
+    """
+    return NEEDS.get(request.command.code, _admin)(request)
+
 
 _log = logging.getLogger(__name__)
 

@@ -6,49 +6,39 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.handlers import (
     brokers,
-    changes,
     clients,
-    groups,
     jobs,
-    members,
     messages,
-    offsets,
-    progress,
     pull,
-    registration,
     replication,
-    retries,
-    routes,
     send,
-    subscriptions,
     topics,
-    transactions,
 )
 
 if TYPE_CHECKING:
-    from headrace.broker.dispatch import Handler
+    from headrace.broker.server import Handler
 
 __all__ = ["HANDLERS"]
 
 _FAMILIES = (
     brokers,
-    changes,
     clients,
-    groups,
-    jobs,
-    members,
-    messages,
-    offsets,
-    progress,
-    pull,
-    registration,
-    replication,
-    retries,
-    routes,
-    send,
-    subscriptions,
+    clients,
     topics,
-    transactions,
+    jobs,
+    clients,
+    messages,
+    pull,
+    topics,
+    pull,
+    brokers,
+    replication,
+    clients,
+    brokers,
+    send,
+    clients,
+    topics,
+    messages,
 )
 
 HANDLERS: dict[int, Handler] = {

@@ -38,7 +38,7 @@ from headrace.protocol.transactions import (
     stored_commit,
 )
 from headrace.store import QueueAppend, StageKey
-from headrace.store.record import queue_offset_of
+from headrace.store.reading import queue_offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

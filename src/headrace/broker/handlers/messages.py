@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.broker.transactions.book import Outcome
+from headrace.broker.transactions.service import Ending
 from headrace.errors import NotFoundError
-from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
 from headrace.store.keys import KeyQuery
 
 if TYPE_CHECKING:
@@ -13,7 +15,30 @@ if TYPE_CHECKING:
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
 
-__all__ = ["HANDLERS"]
+
+# Requests of producers about their transactions.
+
+_OUTCOMES = {
+    int(SysFlag.COMMITTED): Outcome.COMMITTED,
+    int(SysFlag.ROLLED_BACK): Outcome.ROLLED_BACK,
+}
+
+
+async def end_transaction(core: Core, request: Request) -> Command:
+    """Deliver a half message, or drop it; a producer that does not know is asked again."""
+    outcome = _OUTCOMES.get(request.number("commitOrRollback"))
+    if outcome is not None:
+        ending = Ending(
+            request.text("producerGroup"),
+            request.number("tranStateTableOffset"),
+            request.number("commitLogOffset"),
+            outcome,
+            request.flag("fromTransactionCheck"),
+            request.command.ext.get("topic"),
+        )
+        await core.transactions.end(ending)
+    return request.reply()
+
 
 _MOST_MATCHES = 64
 
@@ -53,4 +78,5 @@ async def query_message(core: Core, request: Request) -> Command:
 HANDLERS = {
     RequestCode.VIEW_MESSAGE_BY_ID: view_message,
     RequestCode.QUERY_MESSAGE: query_message,
+    RequestCode.END_TRANSACTION: end_transaction,
 }

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.broker.replication.follower import changed, own_stamp
 from headrace.broker.replication.promotion import fence, promote
-from headrace.broker.replication.rebuild_leases import Lease
+from headrace.broker.replication.replicas import Lease
 from headrace.broker.replication.state import Role
-from headrace.broker.replication.tables import changed, own_stamp
 from headrace.errors import (
     BrokerBusyError,
     FencedError,
@@ -19,7 +19,7 @@ from headrace.errors import (
 )
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.replication import FenceRequest, Greeting, Welcome
-from headrace.store.replication.epochs import Epoch
+from headrace.store.replication.following import Epoch
 from headrace.store.replication.leading import Verdict, judge
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.broker.drafts import Draft
-from headrace.broker.failures import failure
 from headrace.broker.network.admission import check_batch, check_new_topic
+from headrace.broker.requests import failure
 from headrace.broker.rewriting import Sending, is_special, rewritten
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX
 from headrace.errors import InvalidParameterError, MessageRejectedError, NotReplicatedError
 from headrace.protocol.attributes import CLEANUP_POLICY
-from headrace.protocol.batches import batch_to_records
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.columns import decode_columns
 from headrace.protocol.ids import UniqueKeys
@@ -28,7 +27,7 @@ from headrace.protocol.properties import (
     WAIT,
     decode_properties,
 )
-from headrace.protocol.records import RecordFields, Records, encode_record
+from headrace.protocol.records import RecordFields, Records, batch_to_records, encode_record
 from headrace.store import QueueAppend
 
 if TYPE_CHECKING:

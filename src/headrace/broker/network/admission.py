@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.errors import BrokerBusyError, InvalidParameterError, MessageRejectedError
-from headrace.protocol.batches import largest_records
+from headrace.protocol.records import largest_records
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core

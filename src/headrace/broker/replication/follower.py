@@ -5,29 +5,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import uuid
+import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.broker.replication.rebuilder import Rebuilder
 from headrace.broker.replication.remote import Remote
-from headrace.broker.replication.tables import stamp, take_over
 from headrace.errors import (
+    BrokerBusyError,
     ConnectionFailedError,
+    CorruptLogError,
     HeadraceError,
     NoPermissionError,
+    NotFoundError,
     RequestTimeoutError,
     StoreError,
 )
+from headrace.failpoints import failpoint
 from headrace.protocol.codes import RequestCode, ResponseCode
-from headrace.protocol.replication import Greeting, Tables, Welcome
-from headrace.store.replication.cutting import cut_log, empty_store
-from headrace.store.replication.epochs import Epoch, EpochTable
+from headrace.protocol.groups import SubscriptionGroupConfig
+from headrace.protocol.replication import Greeting, TableRow, Tables, Welcome
+from headrace.protocol.routes import MappingDetail, TopicConfig
+from headrace.store.log import GoneError
+from headrace.store.replication.copyist import cut_log, empty_store
 from headrace.store.replication.following import (
     Copy,
     Cut,
+    Epoch,
+    EpochTable,
     Event,
     Fetch,
     Follower,
@@ -41,12 +50,222 @@ from headrace.store.replication.following import (
     Restart,
     Welcomed,
 )
+from headrace.store.replication.rebuild import Stage
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
-    from headrace.broker.replication.tables import Versions
+    from headrace.protocol.frames import Command
+    from headrace.store.replication.rebuild import QueueRebuild
 
-__all__ = ["FollowerTask", "Reopen"]
+
+# A follower fetches the old records of compacted topics that its commit log does not have.
+
+#: Bytes of one answer.
+_BYTES = 4 * 1024 * 1024
+#: Seconds between two looks for queues that lack something, and before another try.
+_LOOK = 0.5
+_BUSY = 0.1
+
+
+class Rebuilder:
+    """Rebuilds one queue after the other.
+
+    Parameters
+    ----------
+    core
+        This broker.
+    connect
+        Makes the connection to the primary.
+    """
+
+    def __init__(self, core: Core, connect: Callable[[], Remote]) -> None:
+        self._core = core
+        self._rebuilds = core.store.rebuilds
+        self._connect = connect
+        self._complaint = ""
+
+    async def run(self) -> None:
+        """Look for queues that lack something, for as long as this broker follows."""
+        while True:
+            try:
+                wanted = await self._core.in_thread(self._rebuilds.wanted)
+                if wanted:
+                    async with self._connect() as remote:
+                        for entry in wanted:
+                            await self._rebuild(remote, entry)
+                self._complaint = ""
+            except (HeadraceError, OSError) as error:
+                if str(error) != self._complaint:
+                    _log.warning("a compaction log is not rebuilt yet: %s", error)
+                self._complaint = str(error)
+            await asyncio.sleep(_LOOK)
+
+    async def _rebuild(self, remote: Remote, entry: QueueRebuild) -> None:
+        call = self._core.in_thread
+        try:
+            if entry.stage is Stage.PULLING:
+                entry = await self._pull(remote, entry)
+                failpoint("replica.rebuild.pulled")
+                entry = await call(self._rebuilds.pulled, entry)
+            failpoint("replica.rebuild.compacting")
+            entry = await call(self._rebuilds.compact, entry)
+        except (GoneError, NotFoundError) as error:
+            # The topic was deleted: the follower's own log says so, or will soon.
+            _log.info("queue %d of topic %r is not rebuilt: %s", entry.queue_id, entry.topic, error)
+            await call(self._rebuilds.drop, entry)
+            return
+        _log.warning(
+            "rebuilt the compaction log of queue %d of topic %r: %d records up to offset %d",
+            entry.queue_id,
+            entry.topic,
+            entry.records,
+            entry.upto,
+        )
+
+    async def _pull(self, remote: Remote, entry: QueueRebuild) -> QueueRebuild:
+        """Pull everything before the own first offset."""
+        call, fresh = self._core.in_thread, not entry.session
+        while True:
+            if fresh:
+                entry = await call(self._rebuilds.begin, entry, uuid.uuid4().hex)
+            answer = await self._ask(remote, entry, first=fresh)
+            if answer is None:
+                _log.info("queue %d of topic %r begins again", entry.queue_id, entry.topic)
+                fresh = True
+                continue
+            fresh = False
+            failpoint("replica.rebuild.received")
+            following = int(answer.ext["nextOffset"])
+            if zlib.crc32(answer.payload) != int(answer.ext["crc"]):
+                raise CorruptLogError(
+                    f"records of queue {entry.queue_id} of topic {entry.topic!r} arrived damaged"
+                )
+            entry = await call(self._rebuilds.append, entry, answer.payload, following)
+            failpoint("replica.rebuild.appended")
+            if following >= entry.upto:
+                await self._end(remote, entry)
+                return entry
+
+    async def _ask(self, remote: Remote, entry: QueueRebuild, *, first: bool) -> Command | None:
+        """Ask for the next records; None when the session is over."""
+        while True:
+            try:
+                return await remote.ask(RequestCode.PULL_RECORDS, ext=_fields(entry, first=first))
+            except BrokerBusyError:
+                await asyncio.sleep(_BUSY)
+            except HeadraceError as error:
+                if getattr(error, "number", None) == ResponseCode.PULL_OFFSET_MOVED:
+                    return None
+                raise
+
+    async def _end(self, remote: Remote, entry: QueueRebuild) -> None:
+        with contextlib.suppress(HeadraceError):
+            fields = _fields(entry, first=False) | {"end": "true"}
+            await remote.ask(RequestCode.PULL_RECORDS, ext=fields)
+
+
+def _fields(entry: QueueRebuild, *, first: bool) -> dict[str, str]:
+    return {
+        "topic": entry.topic,
+        "queueId": str(entry.queue_id),
+        "birth": str(entry.birth),
+        "offset": str(entry.next_offset),
+        "upto": str(entry.upto),
+        "session": entry.session,
+        "first": str(first).lower(),
+        "maxBytes": str(_BYTES),
+    }
+
+
+# The tables that a follower takes over from its primary, beside the log.
+
+Versions = dict[str, int]
+"""Version of each table, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: how to read it here, and how to replace it there."""
+
+    version: Callable[[Core], int]
+    read: Callable[[Core], object]
+    #: Type of what is read.
+    kind: Any
+    replace: Callable[[Core, Any], None]
+
+
+def _topics(core: Core) -> list[TopicConfig]:
+    system = set(core.topics.system)
+    return [config for config in core.topics.configs() if config.topic_name not in system]
+
+
+def _replace_topics(core: Core, configs: list[TopicConfig]) -> None:
+    core.topics.replace(configs)
+
+
+def _replace_groups(core: Core, configs: list[SubscriptionGroupConfig]) -> None:
+    core.groups.replace(configs)
+
+
+def _replace_offsets(core: Core, table: dict[str, dict[str, dict[int, int]]]) -> None:
+    core.offsets.replace(table)
+
+
+TABLES: dict[str, Table] = {
+    # Mappings first: a topic without its mapping would be read by the wrong numbers.
+    "static_topics": Table(
+        lambda core: core.static_topics.version,
+        lambda core: list(core.static_topics.details().values()),
+        list[MappingDetail],
+        lambda core, details: core.static_topics.replace(details),
+    ),
+    "topics": Table(lambda core: core.topics.version, _topics, list[TopicConfig], _replace_topics),
+    "groups": Table(
+        lambda core: core.groups.version,
+        lambda core: core.groups.configs(),
+        list[SubscriptionGroupConfig],
+        _replace_groups,
+    ),
+    "offsets": Table(
+        lambda core: core.offsets.version,
+        lambda core: core.offsets.table(),
+        dict[str, dict[str, dict[int, int]]],
+        _replace_offsets,
+    ),
+}
+"""All tables, by name; they are taken over in this order."""
+
+
+def stamp(versions: Versions, started: int) -> str:
+    """Name the state of the tables that messages cannot do without."""
+    return f"{started}-{versions.get('topics')}-{versions.get('static_topics')}"
+
+
+def own_stamp(core: Core) -> str:
+    """Name the state of this broker's tables."""
+    return stamp({name: table.version(core) for name, table in TABLES.items()}, core.started)
+
+
+def changed(core: Core, started: int, have: Versions) -> Tables:
+    """Give the tables whose version is another than the follower's."""
+    if started != core.started:
+        have = {}
+    rows = {
+        name: TableRow(version, msgspec.Raw(msgspec.json.encode(table.read(core))))
+        for name, table in TABLES.items()
+        if (version := table.version(core)) != have.get(name)
+    }
+    return Tables(started=core.started, tables=rows)
+
+
+def take_over(core: Core, tables: Tables) -> Versions:
+    """Replace the tables that came; their versions at the primary."""
+    for name, table in TABLES.items():
+        row = tables.tables.get(name)
+        if row is not None:
+            table.replace(core, msgspec.json.decode(row.content, type=table.kind))
+    return {name: row.version for name, row in tables.tables.items()}
+
 
 _log = logging.getLogger(__name__)
 

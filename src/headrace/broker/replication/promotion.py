@@ -21,7 +21,7 @@ from headrace.protocol.replication import (
     PromoteAnswer,
     ReplicationInfo,
 )
-from headrace.store.replication.epochs import next_term
+from headrace.store.replication.following import next_term
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core

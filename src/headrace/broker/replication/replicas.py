@@ -8,12 +8,11 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.broker.replication.gate import Gate
-from headrace.broker.replication.rebuild_leases import RebuildLeases
 from headrace.broker.replication.state import (
     ReplicaState,
     Role,
@@ -21,13 +20,15 @@ from headrace.broker.replication.state import (
     role_at_start,
     save_state,
 )
+from headrace.broker.requests import failure
 from headrace.errors import (
+    BrokerBusyError,
     FencedError,
     NoPermissionError,
     NotPrimaryError,
     NotReplicatedError,
 )
-from headrace.protocol.codes import ResponseCode
+from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.replication import ReplicaRow, ReplicationInfo
 from headrace.store.replication.leading import ReplicaBook, Settled
 
@@ -35,10 +36,163 @@ if TYPE_CHECKING:
     from headrace.broker.appends import OnAppended
     from headrace.broker.core import Core
     from headrace.broker.requests import Request
+    from headrace.errors import HeadraceError
     from headrace.protocol.frames import Command
     from headrace.store import AppendResult, QueueAppend
+    from headrace.store.replication.rebuild import Rebuilds
 
-__all__ = ["Replication"]
+
+# What a broker that is no primary refuses.
+
+#: Requests that change something, but for those of replication itself.
+_WRITES = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.OPEN_JOB,
+        RequestCode.STAGE,
+        RequestCode.COMMIT_BATCH,
+        RequestCode.PLAN_BATCH,
+    }
+)
+_PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+#: Requests that read queues, or ask how far they go.
+_READS = _PULLS | {
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+}
+_COMMIT = 1
+
+
+class Gate:
+    """Answers requests that a broker must refuse.
+
+    Parameters
+    ----------
+    error
+        Why it refuses them.
+    rebuilds
+        Queues that lack something: nobody reads from them meanwhile.
+    reads
+        Whether its messages are those of the primary, as far as it has them.
+    """
+
+    def __init__(self, error: HeadraceError, rebuilds: Rebuilds, *, reads: bool) -> None:
+        self._error = error
+        self._reads = reads
+        self._rebuilds = rebuilds
+
+    def __call__(self, request: Request) -> Command | None:
+        """Give the refusal, None for a request that may go on."""
+        code = request.command.code
+        if code in _WRITES or (code in _READS and not self._reads):
+            return failure(request, self._error)
+        if code in _PULLS:
+            # A consumer may read here; how far it came is its primary's to know.
+            flags = request.number("sysFlag", 0)
+            request.command.ext["sysFlag"] = str(flags & ~_COMMIT)
+            topic, queue_id = request.text("topic", ""), request.number("queueId", -1)
+            if self._rebuilds.is_rebuilding(topic, queue_id):
+                message = f"queue {queue_id} of topic {topic!r} is being rebuilt here"
+                return failure(request, BrokerBusyError(message, hint="Read from the primary."))
+        return None
+
+
+# Queues that followers read from the beginning: nothing of them is compacted meanwhile.
+#
+# A follower that has got a value, and not the delete behind it, would keep the value for ever if
+# the delete went now.  No I/O: what to pause is asked for, time is given.
+
+Key = tuple[str, int, int]
+"""Topic, queue id and birth."""
+
+
+class Lease(Enum):
+    """What became of a session."""
+
+    #: The queue stays as it is until the session ends.
+    GRANTED = "granted"
+    #: The queue is being compacted: try again soon.
+    BUSY = "busy"
+    #: The session is over, the queue may have been compacted since: begin again.
+    LOST = "lost"
+
+
+class RebuildLeases:
+    """Who reads which queue.
+
+    Parameters
+    ----------
+    expiry
+        Seconds after which a session that asks for nothing is over.
+    pause
+        Keeps a queue from being compacted; False while it is being compacted just now.
+    resume
+        Lets a queue be compacted again.
+
+    Examples
+    --------
+    >>> leases = RebuildLeases(60, lambda key: True, lambda key: print("again", key))
+    >>> leases.touch(("t", 0, 0), "s1", first=True, now=0)
+    <Lease.GRANTED: 'granted'>
+    >>> leases.end(("t", 0, 0), "s1")
+    again ('t', 0, 0)
+    """
+
+    def __init__(
+        self, expiry: float, pause: Callable[[Key], bool], resume: Callable[[Key], None]
+    ) -> None:
+        self._expiry = expiry
+        self._pause = pause
+        self._resume = resume
+        #: Until when, by queue and session.
+        self._queues: dict[Key, dict[str, float]] = {}
+
+    def touch(self, key: Key, session: str, *, first: bool, now: float) -> Lease:
+        """Begin a session, or go on with it."""
+        sessions = self._queues.get(key)
+        if first:
+            if sessions is None and not self._pause(key):
+                return Lease.BUSY
+            sessions = self._queues.setdefault(key, {})
+        elif sessions is None or session not in sessions:
+            return Lease.LOST
+        sessions[session] = now + self._expiry
+        return Lease.GRANTED
+
+    def end(self, key: Key, session: str) -> None:
+        """End a session."""
+        sessions = self._queues.get(key)
+        if sessions is not None:
+            sessions.pop(session, None)
+            if not sessions:
+                del self._queues[key]
+                self._resume(key)
+
+    def expire(self, *, now: float) -> None:
+        """End the sessions that nobody goes on with."""
+        for key, sessions in list(self._queues.items()):
+            for session in [one for one, until in sessions.items() if until <= now]:
+                self.end(key, session)
+
 
 _log = logging.getLogger(__name__)
 

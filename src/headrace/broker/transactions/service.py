@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.broker.topics import DISCARD_TOPIC, HALF_TOPIC, MARK_TOPIC
-from headrace.broker.transactions.book import Half, Outcome, Progress, Standing, TransactionBook
-from headrace.broker.transactions.messages import (
+from headrace.broker.transactions.book import (
+    Half,
+    Outcome,
+    Progress,
+    Standing,
+    TransactionBook,
     check_marks,
     committed,
     discarded,

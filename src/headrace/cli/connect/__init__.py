@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli import _security
-from headrace.cli.connect import changes, offsets, plugins, status, worker
+from headrace.cli import _cluster
+from headrace.cli.connect import status, worker
 
 __all__ = ["app"]
 
@@ -14,16 +14,16 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("worker")(_security.connecting(worker.worker))
-app.command("create")(changes.create)
+app.command("worker")(_cluster.connecting(worker.worker))
+app.command("create")(status.create)
 app.command("list")(status.list_connectors)
 app.command("status")(status.status)
-app.command("restart")(changes.restart)
-app.command("pause")(changes.pause)
-app.command("resume")(changes.resume)
-app.command("stop")(changes.stop)
-app.command("delete")(changes.delete)
-app.command("offsets")(offsets.offsets)
-app.command("plugins")(plugins.plugins)
-app.command("validate")(plugins.validate)
-app.command("new")(plugins.new)
+app.command("restart")(status.restart)
+app.command("pause")(status.pause)
+app.command("resume")(status.resume)
+app.command("stop")(status.stop)
+app.command("delete")(status.delete)
+app.command("offsets")(status.offsets)
+app.command("plugins")(status.plugins)
+app.command("validate")(status.validate)
+app.command("new")(status.new)

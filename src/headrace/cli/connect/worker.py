@@ -362,7 +362,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def _host_settings(settings: WorkerSettings, place: _Place) -> HostSettings:
-    from headrace.connect.config.permits import Permits
+    from headrace.connect.config.providers import Permits
     from headrace.connect.hosts import HostSettings
 
     return HostSettings(

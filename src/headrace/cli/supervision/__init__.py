@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.cli.supervision.channel import Channel, hand_over, taken_over, without_secrets
-from headrace.cli.supervision.roles import stand_by, telling_of
+from headrace.cli.supervision.channel import (
+    Channel,
+    hand_over,
+    stand_by,
+    taken_over,
+    telling_of,
+    without_secrets,
+)
 from headrace.cli.supervision.supervisor import Supervisor
 
 __all__ = [

@@ -17,14 +17,18 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from headrace.cli._terminal import say, short_driver
+from headrace.errors import FencedError, HeadraceError
 from headrace.settings import JobSettings
 from headrace.watched import watched_thread
 
-__all__ = ["Channel", "Word", "hand_over", "taken_over", "without_secrets"]
+if TYPE_CHECKING:
+    from headrace.spark import StreamJob, TransactionJob
+
 
 #: A driver that does not stop in order after its supervisor died ends all the same, s.
 _STOP_PATIENCE = 6.0
@@ -159,3 +163,54 @@ def taken_over() -> dict[str, Any]:
     """Take what the supervisor has handed over, by name; what this process starts has it not."""
     secrets: dict[str, Any] = json.loads(os.environ.pop(_VARIABLE, "{}"))
     return secrets
+
+
+# What a driver does for its supervisor: it stands by when it is asked to, and tells how it stands.
+
+
+def stand_by(job: StreamJob | TransactionJob, supervisor: Channel) -> bool:
+    """Be warm until the job has no driver; tell whether it had one."""
+    from headrace.spark.standby import Standby
+
+    standby = Standby(job)
+
+    def ready() -> None:
+        supervisor.tell(Word.READY)
+        driver = short_driver(standby.driver()) if supervisor.alone.is_set() else ""
+        elsewhere = f": {driver} runs it, or has its lease" if driver else ""
+        say(f"Standing by for {job.topology.name}{elsewhere}.")
+
+    return standby.wait(supervisor.go, alone=supervisor.alone, ready=ready)
+
+
+@contextlib.contextmanager
+def telling_of(
+    job: StreamJob | TransactionJob, supervisor: Channel | None
+) -> Iterator[Callable[[], None]]:
+    """Give what tells the supervisor that the job has begun; tell it why the job ended."""
+    began = False
+
+    def begun() -> None:
+        nonlocal began
+        began = True
+        if supervisor is not None:
+            supervisor.tell(Word.DRIVING)
+            threading.Thread(target=_tell_of_commit, args=(job, supervisor), daemon=True).start()
+
+    try:
+        yield begun
+    except FencedError:
+        if supervisor is not None:
+            supervisor.tell(Word.FENCED)
+        raise
+    except HeadraceError as error:
+        # A driver that has begun has tried as often as it is told to.
+        if supervisor is not None and error.retriable and not began:
+            supervisor.tell(Word.HINDERED)
+        raise
+
+
+def _tell_of_commit(job: StreamJob | TransactionJob, supervisor: Channel) -> None:
+    with contextlib.suppress(HeadraceError):
+        job.await_commit()
+        supervisor.tell(Word.COMMITTED)

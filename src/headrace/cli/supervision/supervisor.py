@@ -3,28 +3,319 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import selectors
 import signal
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from enum import Enum, auto
 from pathlib import Path
 from types import FrameType
 
 from headrace.cli._terminal import say
 from headrace.cli.supervision.channel import Word
-from headrace.cli.supervision.children import (
-    Child,
-    adopting_orphans,
-    children_of,
-    is_stopped,
-    kill_left_behind,
-)
-from headrace.cli.supervision.endings import Ending, Restarts, ending, told
 
-__all__ = ["Supervisor"]
+# How long a process has given no sign of life: no processes and no clock here.
+
+#: So many looks within the limit; what happens between two of them counts as at most two.
+_LOOKS = 20
+_LONGEST_PAUSE = 5.0
+
+
+class Silence:
+    """Measures the silence of a process that should say something every second.
+
+    Only time in which its watcher looked counts: a machine that slept, or a watcher that was
+    stopped itself, says nothing about the process.  Nothing counts before its first word, as
+    nobody knows how long a program takes until it can speak.
+
+    Parameters
+    ----------
+    limit
+        Seconds of silence after which it is taken to hang.
+
+    Examples
+    --------
+    >>> silence = Silence(10.0)
+    >>> silence.pause
+    0.5
+    >>> silence.heard(now=100.0)
+    >>> [silence.is_over(now=100.0 + second) for second in (0.5, 60.0)]
+    [False, False]
+    >>> any(silence.is_over(now=160.0 + look / 2) for look in range(30))
+    True
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._looked: float | None = None
+        self._lasted = 0.0
+
+    @property
+    def pause(self) -> float:
+        """Seconds from one look to the next."""
+        return min(self.limit / _LOOKS, _LONGEST_PAUSE)
+
+    def heard(self, now: float) -> None:
+        """Take note of a sign of life."""
+        self._looked, self._lasted = now, 0.0
+
+    def is_over(self, now: float) -> bool:
+        """Look at the clock; tell whether the silence has lasted for longer than the limit."""
+        if self._looked is None:
+            return False
+        self._lasted += min(now - self._looked, 2 * self.pause)
+        self._looked = now
+        return self._lasted > self.limit
+
+
+# The processes of a supervisor: drivers, and what they leave behind when they are killed.
+
+_SET_CHILD_SUBREAPER = 36
+_PATIENCE = 5.0
+#: What a process may take to show where its threads are, s.
+_LAST_WORDS = 0.5
+
+
+class Child:
+    """A driver, or one that stands by, in a process group of its own.
+
+    Ctrl-C in a terminal goes to the group of the supervisor, which passes it on.
+
+    Parameters
+    ----------
+    command
+        What runs the job; it is given ``--channel`` besides.
+    environment
+        Variables that it has besides those of this process.
+    again
+        Whether it goes on with what another one began.
+    limit
+        Seconds of silence after which it is taken to hang.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        again: bool = False,
+        limit: float = 60.0,
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            self._process = subprocess.Popen(
+                [*command, *(["--again"] if again else []), "--channel", str(number)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[number],
+                process_group=0,
+                env=os.environ | environment,
+            )
+        self.again = again
+        #: Readable when there is something to hear.
+        self.socket = ours
+        #: What it has said.
+        self.said: set[Word] = set()
+        #: What it was told.
+        self.told: set[Word] = set()
+        self.silence = Silence(limit)
+        self._rest = b""
+
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        return self._process.pid
+
+    def hear(self) -> list[Word] | None:
+        """Give what it said since; None: it has ended."""
+        try:
+            received = self.socket.recv(4096)
+        except OSError:
+            received = b""
+        if not received:
+            return None
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        words = [Word(line.decode()) for line in lines]
+        self.said.update(words)
+        self.silence.heard(time.monotonic())
+        return words
+
+    def tell(self, word: Word) -> None:
+        """Tell it something; one that is gone hears nothing."""
+        self.told.add(word)
+        with contextlib.suppress(OSError):
+            self.socket.sendall(f"{word}\n".encode())
+
+    def signal(self, number: int) -> None:
+        """Send the process a signal."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def shoot(self) -> None:
+        """Kill it, after it has shown where its threads are, if it still can."""
+        self.silence.heard(time.monotonic())
+        self.signal(signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LAST_WORDS)
+        self.signal(signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait for its end; give the return code."""
+        self.socket.close()
+        return self._process.wait()
+
+
+@contextlib.contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Be the parent of all descendants that lose theirs, where the system can do that."""
+    adopt = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: None
+    adopt(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        adopt(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process stands still (SIGSTOP); never where there is no ``/proc``.
+
+    >>> is_stopped(os.getpid())
+    False
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
+
+
+def kill_left_behind(group: int, known: Collection[int]) -> int:
+    """Kill what a driver that died has left: Java, Python workers; give their number.
+
+    They would end by themselves, some seconds later, and hold the local state until then.
+
+    Parameters
+    ----------
+    group
+        The driver's process group.
+    known
+        Processes that are not its.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+    killed: set[int] = set()
+    deadline = time.monotonic() + _PATIENCE
+    # Those that are killed leave orphans in their turn.
+    while orphans := children_of(os.getpid()) - set(known):
+        if time.monotonic() > deadline:
+            break
+        for orphan in orphans:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(orphan, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(orphan, 0)
+        killed |= orphans
+    return len(killed)
+
+
+def children_of(parent: int) -> set[int]:
+    """Find the children of a process; none where there is no ``/proc``.
+
+    >>> children_of(os.getpid()) >= set()
+    True
+    """
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent:
+                found.add(int(stat.parent.name))
+    return found
+
+
+# What the end of a driver means, and how often it is started again: no processes here.
+
+_FIRST_PAUSE, _ENDINGS_LONGEST_PAUSE = 1.0, 30.0
+
+
+class Ending(Enum):
+    """Why a process ended."""
+
+    DONE = auto()
+    #: It said why, and would say so again.
+    FAILED = auto()
+    #: It was killed, or fell over: another one goes on.
+    CRASHED = auto()
+
+
+def ending(status: int) -> Ending:
+    """Tell what a return code means; those below zero are signals.
+
+    >>> [ending(status).name for status in (0, 1, 2, -9)]
+    ['DONE', 'FAILED', 'FAILED', 'CRASHED']
+    """
+    if status == 0:
+        return Ending.DONE
+    return Ending.CRASHED if status < 0 else Ending.FAILED
+
+
+def told(status: int) -> str:
+    """Say how a process ended.
+
+    >>> told(-9), told(1)
+    ('was killed by SIGKILL', 'ended with status 1')
+    """
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+class Restarts:
+    """How often something was started again in vain, and how long to wait before the next time.
+
+    The first time is at once: most crashes are of a machine that was short of memory, or of a
+    person who wanted to see what happens.
+
+    Parameters
+    ----------
+    most
+        Restarts in a row without progress; None: no bound.
+
+    Examples
+    --------
+    >>> restarts = Restarts(most=3)
+    >>> restarts.pause(), restarts.pause(), restarts.pause(), restarts.pause()
+    (0.0, 1.0, 2.0, None)
+    >>> restarts.progressed()
+    >>> restarts.pause()
+    0.0
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self.in_a_row = 0
+
+    def pause(self) -> float | None:
+        """Count a restart and give the seconds to wait before it; None: no more of them."""
+        self.in_a_row += 1
+        if self.most is not None and self.in_a_row > self.most:
+            return None
+        if self.in_a_row == 1:
+            return 0.0
+        return min(_FIRST_PAUSE * 2.0 ** min(self.in_a_row - 2, 10), _ENDINGS_LONGEST_PAUSE)
+
+    def progressed(self) -> None:
+        """Forget the restarts: the last one did good."""
+        self.in_a_row = 0
+
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: A standby is started when its driver has committed, or after so long without input, s.

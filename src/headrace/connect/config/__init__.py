@@ -14,11 +14,14 @@ from headrace.connect.config.checks import (
     one_of,
 )
 from headrace.connect.config.config import Config
-from headrace.connect.config.declaration import ConfigDeclaration, declare
-from headrace.connect.config.keys import ConfigKey, ConfigProblem, key
-from headrace.connect.config.kinds import Kind, PluginName, Size
-from headrace.connect.config.masking import Masking
-from headrace.connect.config.secret import MASK, Secret
+from headrace.connect.config.declaration import (
+    ConfigDeclaration,
+    ConfigKey,
+    ConfigProblem,
+    declare,
+    key,
+)
+from headrace.connect.config.kinds import MASK, Kind, Masking, PluginName, Secret, Size
 
 __all__ = [
     "MASK",

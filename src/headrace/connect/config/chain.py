@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.connect.config.checks import not_empty
-from headrace.connect.config.keys import ConfigProblem
+from headrace.connect.config.declaration import ConfigProblem
 
 __all__ = ["CONVERTERS", "Link", "LinkKind", "converter_links", "links"]
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from headrace.connect.config.common_keys import COMMON, SINK, SOURCE
-from headrace.connect.config.keys import ConfigProblem
+from headrace.connect.config.declaration import COMMON, SINK, SOURCE, ConfigProblem
 from headrace.errors import ConnectorConfigError
 
 if TYPE_CHECKING:

@@ -2,16 +2,126 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NewType, get_args, get_origin
+from typing import Any, NewType, Self, get_args, get_origin
+from urllib.parse import quote, quote_plus
 
-from headrace.connect.config.secret import MASK, Secret
+# Secrets: values that nothing prints.
 
-__all__ = ["Kind", "PluginKind", "PluginName", "Size", "kind_of"]
+MASK = "********"
+
+
+class Secret:
+    """A text that is never shown: not by ``print``, in a log, a traceback or an answer.
+
+    Examples
+    --------
+    >>> password = Secret("swordfish")
+    >>> print(password, [password], f"{password}")
+    ******** [Secret(********)] ********
+    >>> password.reveal()
+    'swordfish'
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """Give the text itself, for the one place that needs it."""
+        return self._text
+
+    def __str__(self) -> str:
+        return MASK
+
+    def __format__(self, spec: str) -> str:
+        return format(MASK, spec)
+
+    def __repr__(self) -> str:
+        return f"Secret({MASK})"
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+# Hiding secrets in whatever is shown: logs, causes, answers, headers of dead letters.
+
+# A shorter secret would take half of every text with it.
+_SHORTEST = 4
+#: One learns at a time: several threads of a host may have one masking in common.
+_learning = threading.Lock()
+
+
+class Masking:
+    """Writes stars over secrets, wherever a text has them.
+
+    Also as programs quote them: in a ``repr``, in JSON, in a URL, or line by line.
+
+    Examples
+    --------
+    >>> masking = Masking(["sword'fish"])
+    >>> masking("password=sword'fish: refused")
+    'password=********: refused'
+    >>> masking("postgres://me:sword%27fish@db")
+    'postgres://me:********@db'
+    >>> masking.learn(["trout"])
+    >>> masking("sword'fish, trout")
+    '********, ********'
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        # Replaced as a whole, so that any thread may read it.
+        self._spellings: tuple[str, ...] = ()
+        self.learn(secrets)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Take the secrets of a typed config."""
+        masking = cls()
+        masking.learn_typed(values)
+        return masking
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Hide these, too; what is shorter than four characters stays."""
+        more = {one for secret in secrets for one in _spellings(secret)}
+        with _learning:
+            known = more.union(self._spellings)
+            # The longest first: one may be a part of another.
+            self._spellings = tuple(sorted(known, key=lambda one: (-len(one), one)))
+
+    def learn_typed(self, values: Mapping[str, Any]) -> None:
+        """Hide the secrets of a typed config, too."""
+        self.learn(one.reveal() for one in values.values() if isinstance(one, Secret))
+
+    def __call__(self, text: str) -> str:
+        """Give the text without secrets."""
+        for secret in self._spellings:
+            text = text.replace(secret, MASK)
+        return text
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """Give the ways in which programs write a secret."""
+    whole = secret.strip()
+    if len(whole) < _SHORTEST:
+        return
+    yield from (whole, repr(whole)[1:-1], repr(whole.encode())[2:-1], json.dumps(whole)[1:-1])
+    yield from (quote(whole), quote(whole, safe=""), quote_plus(whole))
+    yield from (line for line in map(str.strip, whole.splitlines()) if len(line) >= _SHORTEST)
+
 
 Size = NewType("Size", int)
 """A number of bytes, written ``65536``, ``64 KiB`` or ``10 MB``."""

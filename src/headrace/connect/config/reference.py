@@ -11,13 +11,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from headrace.connect.config.common_keys import COMMON, SINK, SOURCE
-from headrace.connect.config.declaration import ConfigDeclaration, declare
+from headrace.connect.config.declaration import COMMON, SINK, SOURCE, ConfigDeclaration, declare
 from headrace.connect.plugins.builtin import BUILTIN, Builtin, PluginType
 from headrace.connect.plugins.catalog import Plugin
 
 if TYPE_CHECKING:
-    from headrace.connect.config.keys import ConfigKey
+    from headrace.connect.config.declaration import ConfigKey
 
 __all__ = ["reference_page"]
 

@@ -6,8 +6,7 @@ from headrace.connect.converters.avro import AvroConverter
 from headrace.connect.converters.avro_schemas import schema_from_avro, schema_to_avro
 from headrace.connect.converters.base import Column, Converted, Converter, HeaderConverter
 from headrace.connect.converters.headers import SimpleHeaderConverter
-from headrace.connect.converters.json import JsonConverter
-from headrace.connect.converters.json_schemas import schema_from_json, schema_to_json
+from headrace.connect.converters.json import JsonConverter, schema_from_json, schema_to_json
 from headrace.connect.converters.protobuf import ProtobufConverter
 from headrace.connect.converters.scalars import (
     BooleanConverter,

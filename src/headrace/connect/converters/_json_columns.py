@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from headrace.connect.columns import json_texts
-from headrace.connect.converters._logical import TO_PLAIN
 from headrace.connect.converters._loose_json import dump
+from headrace.connect.converters.avro_schemas import TO_PLAIN
 from headrace.connect.schema import Schema, Type
 
 __all__ = ["fits", "read", "write"]

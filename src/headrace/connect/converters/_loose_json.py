@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import orjson
 
-from headrace.connect.converters._fitting import UnfitError, kind_of
-from headrace.connect.converters._java_text import double_text
+from headrace.connect.converters._texts import double_text
+from headrace.connect.converters.avro_schemas import UnfitError, kind_of
 
 __all__ = ["dump", "dump_data", "load", "load_exactly"]
 

@@ -16,9 +16,8 @@ from typing import Any
 
 import orjson
 
-from headrace.connect.converters._fitting import UnfitError, kind_of
-from headrace.connect.converters._java_text import shortest_float, single
-from headrace.connect.converters._logical import FROM_PLAIN, TO_PLAIN
+from headrace.connect.converters._texts import shortest_float, single
+from headrace.connect.converters.avro_schemas import FROM_PLAIN, TO_PLAIN, UnfitError, kind_of
 from headrace.connect.schema import DECIMAL_NAME, Schema, Type
 
 __all__ = ["JsonRules", "Step", "has_decimal", "json_reader", "json_writer"]

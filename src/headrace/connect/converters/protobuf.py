@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.connect.config import Config, declare, key
-from headrace.connect.converters._fitting import UnfitError
+from headrace.connect.converters.avro_schemas import UnfitError
 from headrace.connect.converters.base import Column, Converted, Converter
 from headrace.errors import ConnectorConfigError
 from headrace.serdes import ProtobufSerde

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.connect.coordination.cluster import Cluster, ClusterTimes
-from headrace.connect.coordination.coordinator import Coordinator, CoordinatorStatistics
+from headrace.connect.coordination.coordinator import (
+    Cluster,
+    ClusterTimes,
+    Coordinator,
+    CoordinatorStatistics,
+)
 from headrace.connect.coordination.members import Members
 
 __all__ = [

@@ -18,8 +18,8 @@ from headrace.connect.hosts.channel import TaskChannel
 from headrace.connect.records import Queue, position_key
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.properties import encode_properties
-from headrace.runtime.outside.carried import key_bytes, property_pairs
-from headrace.topology.operators.outside import Taken
+from headrace.runtime.outside import key_bytes, property_pairs
+from headrace.topology.operators.core import Taken
 
 if TYPE_CHECKING:
     from headrace.connect.hosts.channel import PolledBatch

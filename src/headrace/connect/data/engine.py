@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from headrace.client import Client
-from headrace.connect.data.jobs import TaskJob
-from headrace.connect.data.measuring import Measuring
-from headrace.connect.data.orders import (
+from headrace.connect.data.jobs import Measuring, TaskJob
+from headrace.connect.data.positions import PositionChanges, forget_positions, read_positions
+from headrace.connect.data.process import (
     Ask,
     Command,
     Commit,
@@ -41,7 +41,6 @@ from headrace.connect.data.orders import (
     Unit,
     Waits,
 )
-from headrace.connect.data.positions import PositionChanges, forget_positions, read_positions
 from headrace.connect.levels import set_level
 from headrace.errors import (
     BrokerError,

@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import orjson
 
-from headrace.connect.data.orders import Ask, Commit, Ended, Forget, Measured, Unit, Waits
-from headrace.connect.data.process import EngineProcess
+from headrace.connect.data.process import (
+    Ask,
+    Commit,
+    Ended,
+    EngineProcess,
+    Forget,
+    Measured,
+    Unit,
+    Waits,
+)
 from headrace.connect.data.settings import EngineSettings
 from headrace.connect.data.tasks import QueryTask, pauses
-from headrace.connect.worker.answers import OffsetEntry
 from headrace.connect.worker.launching import Moved, PluginCall
+from headrace.connect.worker.reporting import OffsetEntry
 from headrace.errors import EngineAwayError
 from headrace.settings import JobSettings
 

@@ -21,17 +21,17 @@ from headrace.protocol.transactions import (
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.state.home import StateHome
-from headrace.spark.launch import make_connection, prepare_topics
+from headrace.spark.cluster import make_connection, prepare_topics
 from headrace.topology import Topology
 from headrace.topology.names import commit_topic, journal_topic
-from headrace.topology.operators.outside import Feed, FeedSink
+from headrace.topology.operators.core import Feed, FeedSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from headrace.client import Client
     from headrace.connect.data.settings import EngineSettings
-    from headrace.topology.operators.outside import Taken
+    from headrace.topology.operators.core import Taken
 
 __all__ = [
     "PositionChanges",

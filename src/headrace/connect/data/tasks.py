@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.connect.data.orders import Hold, Start, Stop, Unit
+from headrace.connect.data.process import Hold, Start, Stop, Unit
 from headrace.connect.hosts.terms import Terms
-from headrace.connect.worker.launching import (
-    Cause,
-    Exited,
-    Failed,
-    HostEvent,
-    Listens,
-    Started,
-    Waits,
-)
+from headrace.connect.lifecycle import Cause
+from headrace.connect.worker.launching import Exited, Failed, HostEvent, Listens, Started, Waits
 from headrace.errors import EngineAwayError, JobFailedError
 
 if TYPE_CHECKING:

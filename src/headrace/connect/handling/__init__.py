@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from headrace.connect.handling.chains import sink_chain, source_chain
-from headrace.connect.handling.conversion import Converters
-from headrace.connect.handling.counters import METRICS, Counters, HandlingStatistics
-from headrace.connect.handling.dead_letters import DeadLetter
-from headrace.connect.handling.failures import SKIPPED, Failure, Handling, Origin, Skipped
+from headrace.connect.handling.conversion import Converters, Message, PlainConverter, RowRef
+from headrace.connect.handling.failures import (
+    SKIPPED,
+    DeadLetter,
+    Failure,
+    Handling,
+    Origin,
+    Skipped,
+)
 from headrace.connect.handling.links import TransformLink
-from headrace.connect.handling.plain import PlainConverter
-from headrace.connect.handling.policy import ErrorPolicy
 from headrace.connect.handling.retrying import (
     Again,
+    ErrorPolicy,
     GiveUp,
     Patience,
     Retrying,
     Tries,
     after_failure,
 )
-from headrace.connect.handling.rows import Message, RowRef
 from headrace.connect.handling.sink_chain import SinkChain, takes_columns
-from headrace.connect.handling.source_chain import Encoded, SourceChain
-from headrace.connect.handling.stages import Stage
+from headrace.connect.handling.source_chain import Encoded, SourceChain, sink_chain, source_chain
+from headrace.connect.handling.stages import METRICS, Counters, HandlingStatistics, Stage
 
 __all__ = [
     "METRICS",

@@ -16,8 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.connect.hosts.frames import receive, send
-from headrace.connect.hosts.sockets import connect
+from headrace.connect.hosts.serving import connect, receive, send
 from headrace.errors import BatchTimeoutError, HostGoneError, ProcessingError
 
 if TYPE_CHECKING:

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.connect.config import Secret
 from headrace.connect.config.providers import references
-from headrace.connect.handling.counters import Counters
-from headrace.connect.handling.policy import ErrorPolicy
-from headrace.connect.handling.retrying import Retrying
+from headrace.connect.handling.retrying import ErrorPolicy, Retrying
+from headrace.connect.handling.stages import Counters
 from headrace.connect.hosts.causes import cause_of
-from headrace.connect.hosts.contexts import Committed, HostedConnector
+from headrace.connect.hosts.contexts import Committed, HostedConnector, connector_of
 from headrace.connect.hosts.life import Life, Unit
-from headrace.connect.hosts.loading import connector_of
 from headrace.connect.hosts.outside import OutsideValues
 from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config
     from headrace.connect.hosts.control import Control
-    from headrace.connect.hosts.spec import Told
+    from headrace.connect.hosts.launcher import Told
     from headrace.connect.plugins import Connector
 
 __all__ = ["ConnectorUnit"]

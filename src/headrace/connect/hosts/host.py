@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import site
@@ -10,25 +11,202 @@ import socket
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.config import Masking
-from headrace.connect.config.permits import restrict
-from headrace.connect.hosts.calls import answer_call
+from headrace.connect.config.providers import references, restrict
+from headrace.connect.handling import sink_chain, source_chain
 from headrace.connect.hosts.causes import cause_of
 from headrace.connect.hosts.connector_unit import ConnectorUnit
+from headrace.connect.hosts.contexts import (
+    Committed,
+    HostedConnector,
+    add_new_places,
+    catalog,
+    config_of,
+    connector_class,
+)
 from headrace.connect.hosts.control import Control
+from headrace.connect.hosts.keeper import mask_output
+from headrace.connect.hosts.launcher import Told
 from headrace.connect.hosts.life import Life, Unit
-from headrace.connect.hosts.loading import add_new_places
-from headrace.connect.hosts.output import mask_output
+from headrace.connect.hosts.serving import packed, unpacked
 from headrace.connect.hosts.sink_unit import SinkUnit
 from headrace.connect.hosts.source_unit import SourceUnit
-from headrace.connect.hosts.spec import Told
 from headrace.connect.levels import set_level
+from headrace.connect.plugins import SinkTask
+from headrace.connect.plugins.builtin import BUILTIN
+from headrace.connect.plugins.catalog import GROUPS, Catalog
+from headrace.connect.plugins.validation import describe, validate
+from headrace.connect.records import SourceBatch, SourceRecord
+from headrace.connect.values import schema_of_arrow
+from headrace.errors import PluginError
 from headrace.watched import watched_thread
 
-__all__ = ["run", "set_up_logging"]
+if TYPE_CHECKING:
+    from headrace.connect.config import Config
+
+
+# What a nursery does once, so that none of its hosts has to.
+#
+# Hosts share the memory of all that was there when they were forked: what is imported, and what is
+# made when something is used for the first time.
+
+_CONVERTERS: tuple[dict[str, str], ...] = (
+    {},
+    {"value.converter": "json", "value.converter.schemas.enable": "false"},
+)
+
+
+def warm_up() -> None:
+    """Look for plugins, import those that come with Headrace, and take records through a chain."""
+    Catalog.installed()
+    for module in dict.fromkeys(one.target.partition(":")[0] for one in BUILTIN):
+        # One whose extra is not installed says so where it is asked for.
+        with suppress(ImportError):
+            importlib.import_module(module)
+    for config in _CONVERTERS:
+        _move(config)
+
+
+def _move(config: dict[str, str]) -> None:
+    source = source_chain("warm-up", 0, config, wait=lambda _: False)
+    record = SourceRecord(partition={}, offset={}, topic="t", value={"n": 1})
+    column = pa.array([record.value])
+    batch = SourceBatch(
+        partition={}, offset={}, topic="t", value=column, value_schema=schema_of_arrow(column.type)
+    )
+    sink = sink_chain("warm-up", 0, config, wait=lambda _: False)
+    for polled in ([record], batch):
+        rows = unpacked(bytearray(packed(source.encode(polled).rows)))
+        message = {
+            "topic": pc.unique(rows["topic"])[0].as_py(),
+            "broker": "b",
+            "queue": 0,
+            "offset": 0,
+            "value": rows["value"][0].as_py(),
+        }
+        sink.deliver(pa.RecordBatch.from_pylist([message], schema=SINK_SCHEMA), _Nothing())
+
+
+class _Nothing(SinkTask):
+    """Takes records and does nothing with them."""
+
+    def put(self, records: object) -> None:
+        """Let them go."""
+
+
+# Questions to plugins, each answered in a host that lives for it alone.
+
+
+def answer_call(told: Told, control: Control, masking: Masking) -> None:
+    """Answer the question; plugin code that raises makes a cause of it."""
+    life = Life(control, told.who, masking=masking)
+    try:
+        value = _QUESTIONS[told.what](told, life)
+    except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
+        traceback.print_exc()
+        control.tell("answer", failure=cause_of(error, told.who, told.what, masking))
+        sys.exit(1)
+    control.tell("answer", value=value)
+
+
+def _plugins(told: Told, _life: Life) -> list[dict[str, Any]]:
+    return _asked_for(told).listing()
+
+
+def _plugin_names(told: Told, _life: Life) -> list[dict[str, Any]]:
+    """Name all plugins without importing any, as they are listed where their import fails."""
+    installed = [
+        {
+            "target": one.target,
+            "entry": {
+                "class": one.class_name,
+                "type": one.known or GROUPS[one.family][0],
+                "version": "undefined",
+                "aliases": list(one.names[1:]),
+            },
+        }
+        for one in Catalog.installed().plugins
+    ]
+    return installed + [
+        {"target": module, "entry": {"class": module, "type": "source", "version": "undefined"}}
+        for module in told.modules
+    ]
+
+
+def _asked_for(told: Told) -> Catalog:
+    only = told.arguments.get("only")
+    if only is None:
+        return catalog(told.modules)
+    installed = Catalog.installed().plugins
+    found = [one for one in installed if one.target == only]
+    if not found and only not in told.modules:
+        with contextlib.suppress(PluginError):
+            found = [catalog(told.modules).find(only, "connectors")]
+    if only in told.modules:
+        known = {one.target for one in installed}
+        found += [one for one in catalog([only]).plugins if one.target not in known]
+    return Catalog(found)
+
+
+def _describe(told: Told, _life: Life) -> list[dict[str, Any]]:
+    return describe(catalog(told.modules), told.connector_class)
+
+
+def _validate(told: Told, life: Life) -> dict[str, Any]:
+    life.masking.learn(references(told.config).values())
+    answer = validate(catalog(told.modules), told.connector_class, told.config)
+    values = [one["value"] for one in answer["configs"]]
+    secret = {
+        one["definition"]["name"]
+        for one in answer["configs"]
+        if one["definition"]["type"] == "PASSWORD"
+    }
+    life.masking.learn(told.config[name] for name in secret if name in told.config)
+    for value in values:
+        # A plugin's own check may quote what it was given.
+        value["errors"] = [life.masking(problem) for problem in value["errors"]]
+    return answer
+
+
+def _alter_offsets(told: Told, life: Life) -> bool:
+    connector, config = _made(told, life)
+    offsets = [(one["partition"], one.get("offset")) for one in told.arguments["offsets"]]
+    return bool(connector.alter_offsets(config, offsets))
+
+
+def _made(told: Told, life: Life) -> tuple[Any, Config]:
+    """Make the connector that is asked, with its context."""
+    texts = _texts_of(told)
+    kind = connector_class(texts, told.modules)
+    config = config_of(kind, texts, life.masking)
+    connector = kind()
+    committed = Committed(told.positions)
+    connector.context = HostedConnector(told.connector, config, life.control, life, committed)
+    return connector, config
+
+
+def _texts_of(told: Told) -> dict[str, str]:
+    return {"name": told.connector, "connector.class": told.connector_class, **told.config}
+
+
+_QUESTIONS: Mapping[str, Callable[[Told, Life], Any]] = {
+    "plugins": _plugins,
+    "plugin_names": _plugin_names,
+    "describe": _describe,
+    "validate": _validate,
+    "alter_offsets": _alter_offsets,
+}
+
 
 #: When the process began that imports this, and forks hosts.
 _BEGAN = time.time()

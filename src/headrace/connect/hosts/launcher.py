@@ -17,24 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
-from headrace.connect.config.permits import Permits
-from headrace.connect.hosts.family import end_marked
-from headrace.connect.hosts.keeper import HOST_MARK
-from headrace.connect.hosts.listing import list_one_by_one
-from headrace.connect.hosts.nursing import Nursing
-from headrace.connect.hosts.output import open_log
-from headrace.connect.hosts.process_host import (
-    HostedUnit,
-    ProcessHost,
-    SharedHost,
-    answer_of,
-)
-from headrace.connect.hosts.processes import require_linux
-from headrace.connect.hosts.spec import Told
+import msgspec
+
+from headrace.connect.config.providers import Permits
+from headrace.connect.hosts.keeper import HOST_MARK, Nursing, open_log
+from headrace.connect.hosts.process_host import HostedUnit, ProcessHost, SharedHost, answer_of
+from headrace.connect.hosts.processes import end_marked, require_linux
 from headrace.connect.levels import LevelsToCome
+from headrace.connect.lifecycle import Cause
 from headrace.connect.plugins.catalog import packages_in
 from headrace.connect.worker.launching import (
-    Cause,
     HostEvent,
     HostSpec,
     Listener,
@@ -44,7 +36,93 @@ from headrace.connect.worker.launching import (
 from headrace.errors import ConnectionFailedError, HeadraceError, StoreLockedError
 from headrace.private import owners_folder
 
-__all__ = ["FOLDER_MARK", "HostSettings", "LauncherStatistics", "ProcessLauncher"]
+# What a host is told about the unit that it holds.
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message of the worker."""
+
+    #: ``connector``, ``task``, ``call``, or ``shared``: a host for connectors of one class.
+    kind: str
+    connector: str = ""
+    task: int = 0
+    generation: int = 0
+    role: str = "source"
+    config: dict[str, str] = {}
+    paused: bool = False
+    #: Where the data channel of a task listens.
+    address: str = ""
+    #: Committed positions of a source connector: partition and offset.
+    positions: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    #: Seconds between two health probes; 0: none.
+    probe: float = 0.0
+    #: Seconds between two looks at values from outside; 0: none.
+    outside: float = 0.0
+    #: Most records and bytes that a source polls ahead.
+    ahead_records: int = 50_000
+    ahead_bytes: int = 16 << 20
+    #: Folders that plugins are imported from, before all others.
+    folders: list[str] = []
+    #: Modules with plugins that no entry point names.
+    modules: list[str] = []
+    #: What its config may take from outside.
+    permits: Permits = Permits()
+    #: The question of a call, with the connector's class and what more it needs.
+    what: str = ""
+    connector_class: str = ""
+    arguments: dict[str, Any] = {}
+    #: Levels of loggers, in the order in which they were set.
+    levels: list[tuple[str, int]] = []
+
+    @property
+    def who(self) -> str:
+        """Names the unit in causes.
+
+        >>> Told(kind="task", connector="orders", task=2).who
+        "task 2 of connector 'orders'"
+        """
+        unit = f"connector '{self.connector}'"
+        if self.kind == "call":
+            return f"connector '{self.connector or self.connector_class}'"
+        return unit if self.kind == "connector" else f"task {self.task} of {unit}"
+
+
+# List plugins of which one cannot even be imported: each in a process of its own.
+
+#: Processes at a time.
+_SIDE_BY_SIDE = 4
+
+Ask = Callable[[Told], Awaitable[PluginAnswer]]
+"""Asks a question in a process of its own."""
+
+
+async def list_one_by_one(told: Told, ask: Ask) -> PluginAnswer:
+    """Import each plugin alone; one that kills its process is listed as broken.
+
+    Parameters
+    ----------
+    told
+        The question for all plugins.
+    ask
+        Asks others like it.
+    """
+    names = await ask(msgspec.structs.replace(told, what="plugin_names"))
+    if names.failure is not None:
+        return names
+    free = asyncio.Semaphore(_SIDE_BY_SIDE)
+
+    async def entries(name: dict[str, Any]) -> list[dict[str, Any]]:
+        async with free:
+            alone = msgspec.structs.replace(told, arguments={"only": name["target"]})
+            answer = await ask(alone)
+        if answer.failure is None:
+            found: list[dict[str, Any]] = answer.value
+            return found
+        return [{**name["entry"], "error": answer.failure.summary}]
+
+    found = await asyncio.gather(*map(entries, names.value))
+    return PluginAnswer(value=[entry for one in found for entry in one])
+
 
 logger = logging.getLogger(__name__)
 

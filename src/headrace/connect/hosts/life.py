@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.connect.config import Masking
+from headrace.connect.handling.retrying import is_retriable
 from headrace.connect.hosts.causes import cause_of, outage_of
-from headrace.connect.hosts.probing import Probe
 from headrace.connect.levels import set_level
 from headrace.user_lines import line_of_stack
 from headrace.watched import watched_thread
@@ -29,7 +29,76 @@ if TYPE_CHECKING:
     from headrace.connect.hosts.terms import Terms
     from headrace.connect.plugins import Connector, SinkTask, SourceTask
 
-__all__ = ["Life", "Unit"]
+
+# The health probe of a unit: asked every now and then, in a thread that nobody waits for.
+
+
+class Probe:
+    """Asks ``healthy()``.
+
+    Parameters
+    ----------
+    who
+        Names the unit.
+    healthy
+        The plugin's probe.
+    patience
+        Seconds that it may take to answer.
+    mask
+        Hides secrets in what it raises.
+
+    Examples
+    --------
+    >>> Probe("task 0 of connector 'a'", lambda: False, patience=5.0).ask()
+    'healthy() said no'
+    >>> Probe("task 0 of connector 'a'", lambda: True, patience=5.0).ask()
+    ''
+    """
+
+    def __init__(
+        self,
+        who: str,
+        healthy: Callable[[], bool],
+        patience: float,
+        mask: Callable[[str], str] = str,
+    ) -> None:
+        self._who = who
+        self._mask = mask
+        self._healthy = healthy
+        self._patience = patience
+        self._answered = threading.Event()
+        self._asking = False
+        self._reason = ""
+        #: Whether what it said last passes by itself: the unit waits for something outside.
+        self.passes = False
+
+    def ask(self) -> str:
+        """Give the reason why the unit is not healthy; an empty text: it is."""
+        if not self._asking:
+            self._asking = True
+            self._answered.clear()
+            threading.Thread(target=self._call, name="headrace-probe-call", daemon=True).start()
+        # One that hangs is not asked twice: its one answer is awaited again.
+        if not self._answered.wait(self._patience):
+            self.passes = False
+            return f"healthy() has not answered for {self._patience:g} s"
+        self._asking = False
+        return self._reason
+
+    def _call(self) -> None:
+        passes = False
+        try:
+            self._reason = "" if self._healthy() else "healthy() said no"
+        except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
+            passes = is_retriable(error)
+            self._reason = (
+                outage_of(error, "healthy()", self._mask)
+                if passes
+                else cause_of(error, self._who, "healthy()", self._mask)["summary"]
+            )
+        self.passes = passes
+        self._answered.set()
+
 
 #: Seconds that a unit has for ``stop()`` when it has failed; nobody asks it to stop then.
 _GRACE_OF_FAILED = 5.0

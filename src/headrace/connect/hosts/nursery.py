@@ -2,7 +2,7 @@
 
 A host is there in the time of two forks, and all hosts share the memory of what was imported.
 The nursery runs no plugin code and no threads, so that a fork never copies a lock that somebody
-holds.  It is started by :class:`~headrace.connect.hosts.nursing.Nursing`.
+holds.  It is started by :class:`~headrace.connect.hosts.keeper.Nursing`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import time
 from collections.abc import Callable
 
 from headrace.connect.hosts.holes import fill_holes
-from headrace.connect.hosts.keeper import Order, keep
-from headrace.connect.hosts.lease import SharedLease
+from headrace.connect.hosts.keeper import Order, SharedLease, keep
 from headrace.connect.hosts.processes import (
     adopt_orphans,
     children,
@@ -158,7 +157,7 @@ def main() -> None:
     pa.array([None])
     set_up_logging()
     if "warm" in sys.argv[3:]:
-        from headrace.connect.hosts.warming import warm_up
+        from headrace.connect.hosts.host import warm_up
 
         warm_up()
     # What is there now is never collected: a collection would write to every page of it.

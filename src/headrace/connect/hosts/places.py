@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.connect.handling.rows import queue_runs
+from headrace.connect.handling.conversion import queue_runs
 
 if TYPE_CHECKING:
     from headrace.connect.records import Queue

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from headrace.connect.hosts.causes import end_of_log
+from headrace.connect.lifecycle import Cause
 from headrace.connect.worker.launching import (
-    Cause,
     Counted,
     Exited,
     Failed,
@@ -39,7 +39,7 @@ from headrace.connect.worker.launching import (
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from headrace.connect.hosts.nursing import Keeper
+    from headrace.connect.hosts.keeper import Keeper
 
 __all__ = ["HostedUnit", "ProcessHost", "SharedHost", "SharedUnit", "answer_of"]
 

@@ -4,31 +4,113 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from headrace.connect.handling import SinkChain, sink_chain, takes_columns
-from headrace.connect.hosts.contexts import HostedSinkTask
-from headrace.connect.hosts.cutting import pieces
-from headrace.connect.hosts.letters import Letters
+from headrace.connect.hosts.contexts import HostedSinkTask, catalog, connector_of
 from headrace.connect.hosts.life import Life, Unit
-from headrace.connect.hosts.loading import catalog, connector_of
 from headrace.connect.hosts.places import Places
 from headrace.connect.hosts.serving import Answer, Refused, Serving
 from headrace.connect.hosts.terms import Terms
 from headrace.connect.records import Queue
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from headrace.connect.hosts.control import Control
-    from headrace.connect.hosts.spec import Told
+    from headrace.connect.hosts.launcher import Told
     from headrace.connect.plugins import SinkTask
 
-__all__ = ["SinkUnit"]
+
+# Dead letters of a sink task, kept until the batch after theirs is flushed.
+
+
+class Letters:
+    """What is to go to the dead-letter topic, by batch.
+
+    Who asked for a batch's letters may have died before they were sent, so they are given again.
+
+    Examples
+    --------
+    >>> letters = Letters()
+    >>> letters.add(1, pa.RecordBatch.from_pylist([{"topic": "dead"}]))
+    >>> letters.count(1), letters.of(1).num_rows, letters.of(2)
+    (1, 1, None)
+    >>> letters.flushed(2, None)
+    >>> letters.count(1)
+    0
+    """
+
+    def __init__(self) -> None:
+        self._by_batch: dict[int, list[pa.RecordBatch]] = {}
+
+    def add(self, batch: int, letters: pa.RecordBatch | None) -> None:
+        """Keep what a batch has left behind."""
+        if letters is not None:
+            self._by_batch.setdefault(batch, []).append(letters)
+
+    def of(self, batch: int) -> pa.RecordBatch | None:
+        """Give all letters of a batch so far."""
+        kept = self._by_batch.get(batch)
+        return pa.concat_batches(kept) if kept else None
+
+    def count(self, batch: int) -> int:
+        """Tell how many there are."""
+        return sum(one.num_rows for one in self._by_batch.get(batch, ()))
+
+    def flushed(self, batch: int, letters: pa.RecordBatch | None) -> None:
+        """A batch is flushed: those before it are committed, and their letters sent."""
+        self.add(batch, letters)
+        for one in [one for one in self._by_batch if one < batch]:
+            del self._by_batch[one]
+
+    def clear(self) -> None:
+        """Begin anew: what was not committed is put again."""
+        self._by_batch.clear()
+
+
+# Cutting the rows of a batch to what one call of ``put`` may get.
+
+
+def pieces(rows: pa.RecordBatch, most_records: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Cut rows so that no piece has more records, or more bytes of keys and values; none is empty.
+
+    A record that is larger by itself makes a piece of its own.
+
+    >>> rows = pa.RecordBatch.from_pylist([{"key": None, "value": b"x" * n} for n in (5, 1, 9, 1)])
+    >>> [part.num_rows for part in pieces(rows, 3, 7)]
+    [2, 1, 1]
+    >>> [part.num_rows for part in pieces(rows, 3, 1000)]
+    [3, 1]
+    """
+    count = rows.num_rows
+    if count <= most_records and rows.nbytes <= most_bytes:
+        if count:
+            yield rows
+        return
+    ends = np.cumsum(_sizes(rows.column("key")) + _sizes(rows.column("value")))
+    begin = 0
+    while begin < count:
+        before = ends[begin - 1] if begin else 0
+        fitting = int(np.searchsorted(ends, before + most_bytes, side="right"))
+        end = max(begin + 1, min(fitting, begin + most_records))
+        yield rows.slice(begin, end - begin)
+        begin = end
+
+
+def _sizes(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), np.int64)
+    sizes = pc.fill_null(pc.binary_length(column), 0)
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = sizes.to_numpy().astype(np.int64)
+    return found
+
 
 T = TypeVar("T")
 

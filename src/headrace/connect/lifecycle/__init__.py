@@ -12,7 +12,6 @@ from headrace.connect.lifecycle.actions import (
     Refuse,
     Release,
 )
-from headrace.connect.lifecycle.clock import boot_time
 from headrace.connect.lifecycle.events import (
     CancelDone,
     Cause,
@@ -29,6 +28,7 @@ from headrace.connect.lifecycle.events import (
     StopFailed,
     Tick,
     Waits,
+    boot_time,
 )
 from headrace.connect.lifecycle.phases import Ending, KafkaState, Phase, Step, Target, kafka_state
 from headrace.connect.lifecycle.transition import transition

@@ -5,25 +5,25 @@ Every event says when it happened: ``at``, in seconds of a clock that only goes 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
-__all__ = [
-    "CancelDone",
-    "Cause",
-    "Event",
-    "HostExited",
-    "HostFailed",
-    "HostStarted",
-    "HostStopped",
-    "LaunchFailed",
-    "ProbeFailed",
-    "ProbePassed",
-    "Start",
-    "StopAsked",
-    "StopFailed",
-    "Tick",
-    "Waits",
-]
+# The clock that leases are measured by.
+
+
+def boot_time() -> float:
+    """Give the seconds since the machine was started.
+
+    All processes of a machine read the same, and the time for which it slept counts, as it does
+    for the other machines.
+
+    Examples
+    --------
+    >>> before = boot_time()
+    >>> boot_time() >= before
+    True
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from headrace.connect.log.entries import ConnectorEntry, Kept, Leftover, TaskEntry, UnitStory
 from headrace.connect.log.file import FileLog
-from headrace.connect.log.folding import Applied, Outcome, Rejected, RejectedFor, fold
-from headrace.connect.log.memory import MemoryLog
-from headrace.connect.log.protocol import LARGEST_RECORD, Log, LogStatistics
+from headrace.connect.log.folding import Applied, Outcome, Rejected, RejectedFor, fold, settle
+from headrace.connect.log.protocol import LARGEST_RECORD, Log, LogStatistics, MemoryLog
 from headrace.connect.log.records import (
     AssignmentMade,
+    ClusterView,
     ConnectorDeleted,
+    ConnectorEntry,
     ConnectorPut,
+    Kept,
+    Leftover,
     LeftoversGone,
     LevelSet,
     Purged,
@@ -19,13 +21,13 @@ from headrace.connect.log.records import (
     RungTaken,
     StatusSet,
     TargetSet,
+    TaskEntry,
     TasksPut,
     TasksWanted,
     TopicsReset,
     TopicUsed,
+    UnitStory,
 )
-from headrace.connect.log.settling import settle
-from headrace.connect.log.view import ClusterView
 
 __all__ = [
     "LARGEST_RECORD",

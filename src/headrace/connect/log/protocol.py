@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from headrace.connect.log.entries import Kept
-from headrace.connect.log.records import Record
+from headrace.connect.log.records import Kept, Record
 from headrace.errors import CorruptLogError, MessageTooLargeError
 
 if TYPE_CHECKING:
-    from headrace.connect.log.view import ClusterView
+    from headrace.connect.log.records import ClusterView
+    from headrace.errors import HeadraceError
 
-__all__ = ["LARGEST_RECORD", "Log", "LogStatistics", "decoded", "decoded_list", "encoded"]
 
 #: No broker takes a larger message.
 LARGEST_RECORD = 4 * 1024 * 1024
@@ -153,3 +154,125 @@ def _unreadable(position: int, error: msgspec.MsgspecError) -> CorruptLogError:
             hint="a newer one wrote it: start this worker by that release, as all of its group",
         )
     return CorruptLogError(f"{text} is damaged: {error}", hint="restore the log from a copy")
+
+
+# A log in memory: for tests, and what a log on disk has in memory of itself.
+
+
+class MemoryLog:
+    """A log that lasts as long as its process.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from headrace.connect.log.records import TopicUsed
+    >>> async def example():
+    ...     log = MemoryLog()
+    ...     await log.append(TopicUsed(name="orders", topic="lines"))
+    ...     return [(position, record.topic) async for position, record in log.read()]
+    >>> asyncio.run(example())
+    [(0, 'lines')]
+    """
+
+    def __init__(self) -> None:
+        self._records: list[tuple[int, Record | Kept]] = []
+        self._end = 0
+        #: The sums that the last compaction left have positions from here to ...
+        self._kept_from = 0
+        #: ... before here.
+        self._kept_to = 0
+        self._news = asyncio.Event()
+        #: Why nothing more will come.
+        self._failure: HeadraceError | None = None
+
+    async def append(self, record: Record | Kept) -> int:
+        """Put a record at the end and give its position."""
+        encoded(record)  # too large is too large here, too
+        return self.put([record])
+
+    async def end(self) -> int:
+        """Give the position that the next record will have."""
+        return self._end
+
+    async def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+        """Give all records from a position on, up to the present end."""
+        for item in self._since(start):
+            yield item
+
+    async def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+        """Give all records from a position on, and every new one as it comes."""
+        at = start
+        while True:
+            news = self._news
+            for position, record in self._since(at):
+                at = position + 1
+                yield position, record
+            if self._failure is not None:
+                raise self._failure
+            if at >= self._end:
+                await news.wait()
+
+    async def compact(self, view: ClusterView) -> bool:
+        """Replace all records by their sum; False, and nothing, if there are newer ones."""
+        if view.position != self._end - 1:
+            return False
+        if self._end == 0:
+            return True
+        self.replace(view.kept(), self._end)
+        return True
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to let go of."""
+
+    def silent_for(self) -> float:
+        """Give 0: it is always there."""
+        return 0.0
+
+    def statistics(self) -> LogStatistics:
+        """Tell how much it holds."""
+        return LogStatistics(records=len(self._records), end=self._end)
+
+    def put(self, records: Sequence[Record | Kept], *, at: int | None = None) -> int:
+        """Take records that are durable; give the position of the first.
+
+        Caller: a log that keeps them elsewhere.
+        """
+        first = self._end if at is None else at
+        self._records += [(first + number, record) for number, record in enumerate(records)]
+        self._end = first + len(records)
+        self._tell()
+        return first
+
+    def fail(self, error: HeadraceError) -> None:
+        """Tell those who follow that nothing more will come.
+
+        Caller: a log that keeps them elsewhere.
+        """
+        self._failure = error
+        self._tell()
+
+    def replace(self, kept: Sequence[Record | Kept], end: int) -> None:
+        """Take sums in the place of all records before a position.
+
+        Caller: a log that keeps them elsewhere.
+        """
+        self._kept_from, self._kept_to, self._end = end - len(kept), end, end
+        positions = range(self._kept_from, end)
+        self._records = list(zip(positions, kept, strict=True))
+
+    def drop(self, positions: Collection[int]) -> None:
+        """Forget records that are superseded.
+
+        Caller: a log that keeps them elsewhere.
+        """
+        self._records = [item for item in self._records if item[0] not in positions]
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _since(self, start: int) -> list[tuple[int, Record | Kept]]:
+        # Who is behind a compaction needs all that it left: each sum replaces many records.
+        if self._kept_from < start < self._kept_to:
+            start = self._kept_from
+        return self._records[bisect_left(self._records, start, key=lambda item: item[0]) :]

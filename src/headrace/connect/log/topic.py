@@ -18,8 +18,7 @@ from urllib.parse import quote
 
 from headrace.connect.lifecycle import boot_time
 from headrace.connect.log.folding import Applied, fold
-from headrace.connect.log.memory import MemoryLog
-from headrace.connect.log.protocol import LogStatistics, decoded, encoded
+from headrace.connect.log.protocol import LogStatistics, MemoryLog, decoded, encoded
 from headrace.errors import (
     BrokerStorageError,
     ConnectError,
@@ -31,9 +30,7 @@ from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from headrace.client import AsyncClient, MessageQueue, PullResult
-    from headrace.connect.log.entries import Kept
-    from headrace.connect.log.records import Record
-    from headrace.connect.log.view import ClusterView
+    from headrace.connect.log.records import ClusterView, Kept, Record
 
 __all__ = ["TopicLog"]
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.connect.config.keys import ConfigKey, ConfigProblem
-from headrace.connect.config.kinds import PluginName
+from headrace.connect.config.declaration import ConfigKey, ConfigProblem
+from headrace.connect.config.kinds import MASK, PluginName
 from headrace.connect.config.providers import is_reference
-from headrace.connect.config.secret import MASK
 
 if TYPE_CHECKING:
     from headrace.connect.config.declaration import ConfigDeclaration

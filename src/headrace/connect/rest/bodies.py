@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace.connect.lifecycle import Target
-from headrace.connect.worker.answers import OffsetEntry
+from headrace.connect.worker.reporting import OffsetEntry
 from headrace.errors import ConnectRequestError
 
 __all__ = ["CreateBody", "config_of", "create_body", "level_of", "offsets_of", "patch_of"]

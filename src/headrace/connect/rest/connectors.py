@@ -10,7 +10,7 @@ from headrace.connect.rest.bodies import config_of, create_body, offsets_of, pat
 from headrace.connect.rest.calls import Answer, Call
 
 if TYPE_CHECKING:
-    from headrace.connect.worker.answers import ConnectorInfo
+    from headrace.connect.worker.reporting import ConnectorInfo
 
 __all__ = [
     "alter_offsets",

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.connect.rest.guard import RefusedRequests
+    from headrace.connect.rest.calls import RefusedRequests
     from headrace.connect.rest.operations import Operation
     from headrace.connect.worker import Connect, UnitReport
 

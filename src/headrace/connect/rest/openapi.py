@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.connect.rest.guard import OPEN_PATHS
+from headrace.connect.rest.calls import OPEN_PATHS
 
 if TYPE_CHECKING:
     from headrace.connect.rest.operations import Operation, Parameter

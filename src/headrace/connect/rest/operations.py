@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from headrace.connect.rest import admin, connectors, plugins
 from headrace.connect.rest.calls import Answer, Call
-from headrace.connect.worker.answers import (
+from headrace.connect.worker.reporting import (
     ClusterInfo,
     ConnectorInfo,
     ConnectorStatus,

@@ -15,8 +15,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.connect.rest.app import make_app, make_waiting_app
-from headrace.connect.rest.guard import RefusedRequests
-from headrace.connect.worker.startup import Startup
+from headrace.connect.rest.calls import RefusedRequests
+from headrace.connect.worker.reporting import Startup
 from headrace.errors import ConfigurationError
 from headrace.watched import OnFailure, watched_task
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from headrace.connect.testing.contexts import KitOffsets
-from headrace.connect.testing.sinks import SinkTaskKit
-from headrace.connect.testing.sources import SourceTaskKit
+from headrace.connect.testing.sinks import SinkTaskKit, SourceTaskKit
 
 __all__ = ["KitOffsets", "SinkTaskKit", "SourceTaskKit"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.connect.config import Config, declare, key, matching
-from headrace.connect.config.permits import check_function
+from headrace.connect.config.providers import check_function
 from headrace.connect.transforms.base import Record, Transform
 from headrace.errors import ConnectorConfigError, TransformError
 

@@ -1,13 +1,6 @@
 """A worker: what runs where, without ever running a plugin itself."""
 
 from headrace.connect.lifecycle import Cause
-from headrace.connect.worker.answers import (
-    ConnectorInfo,
-    ConnectorStatus,
-    OffsetEntry,
-    TaskStatus,
-    UnitReport,
-)
 from headrace.connect.worker.connect import (
     API_LEVEL,
     Connect,
@@ -47,13 +40,18 @@ from headrace.connect.worker.planning import (
     Stop,
     plan,
 )
-from headrace.connect.worker.positions import (
+from headrace.connect.worker.reporting import (
+    ConnectorInfo,
+    ConnectorStatus,
+    OffsetEntry,
     PositionStore,
+    Startup,
+    TaskStatus,
+    UnitReport,
 )
 from headrace.connect.worker.settings import (
     WorkerSettings,
 )
-from headrace.connect.worker.startup import Startup
 from headrace.connect.worker.statistics import WorkerStatistics
 from headrace.connect.worker.worker import (
     Worker,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from headrace.connect.lifecycle import Target
 from headrace.connect.log import (
@@ -18,7 +20,8 @@ from headrace.connect.log import (
     TopicsReset,
 )
 from headrace.connect.naming import check_name
-from headrace.connect.worker.answers import (
+from headrace.connect.worker.loggers import check_level
+from headrace.connect.worker.reporting import (
     ClusterInfo,
     ConnectorInfo,
     ConnectorStatus,
@@ -26,15 +29,12 @@ from headrace.connect.worker.answers import (
     LogEntry,
     OffsetEntry,
     PluginInfo,
+    Reporter,
     TaskInfo,
     TaskRef,
     TaskStatus,
     UnitReport,
 )
-from headrace.connect.worker.checking import check_config, named
-from headrace.connect.worker.loggers import check_level
-from headrace.connect.worker.offsets import Offsets
-from headrace.connect.worker.reporting import Reporter
 from headrace.connect.worker.requests import decide, new_request
 from headrace.connect.worker.restarts import RestartPlan
 from headrace.errors import (
@@ -42,15 +42,203 @@ from headrace.errors import (
     ConnectorExistsError,
     ConnectorNotFoundError,
     ConnectRequestError,
+    WorkerStoppingError,
 )
 
 if TYPE_CHECKING:
+    from headrace.connect.worker.catalog import Catalog, Plugin
     from headrace.connect.worker.loggers import Loggers
-    from headrace.connect.worker.positions import PositionStore
+    from headrace.connect.worker.reporting import PositionStore
     from headrace.connect.worker.settings import WorkerSettings
     from headrace.connect.worker.worker import Worker
 
-__all__ = ["API_LEVEL", "Connect"]
+
+# Whether a config can be: what everybody can see, and what its plugin says.
+
+_ALSO = (
+    "You can also find the above list of errors at the endpoint"
+    " `/connector-plugins/{connectorType}/config/validate`"
+)
+
+
+def named(name: str, config: Mapping[str, str]) -> dict[str, str]:
+    """Give a config with its connector's name in it.
+
+    Raises
+    ------
+    ConnectRequestError
+        It has the name of another one.
+
+    Examples
+    --------
+    >>> named("orders", {"tasks.max": "1"})
+    {'tasks.max': '1', 'name': 'orders'}
+    """
+    given = config.get("name", name)
+    if given != name:
+        raise ConnectRequestError(
+            f"Connector name configuration ({given}) doesn't match connector name in the URL ({name})"
+        )
+    return {**config, "name": name}
+
+
+async def check_config(catalog: Catalog, config: Mapping[str, str]) -> None:
+    """Have the plugin check a config, in a process of its own.
+
+    Raises
+    ------
+    ConnectRequestError
+        The plugin is broken, or refuses the config: the message has every problem.
+    """
+    plugin = await catalog.of(config)
+    if plugin.error:
+        raise ConnectRequestError(f"the plugin {plugin.class_name} is broken: {plugin.error}")
+    answer = await catalog.validate(plugin, config)
+    if answer.get("error_count"):
+        raise ConnectRequestError(_problems(answer))
+
+
+def _problems(answer: Mapping[str, Any]) -> str:
+    count = answer["error_count"]
+    lines = [f"Connector configuration is invalid and contains the following {count} error(s):"]
+    for one in answer.get("configs", ()):
+        value = one.get("value", {})
+        for problem in value.get("errors", ()):
+            key = value.get("name", "")
+            lines.append(problem if key in problem else f"{key}: {problem}")
+    return "\n".join([*lines, _ALSO])
+
+
+# Where connectors are in what they read: told always, changed while they are stopped.
+
+_NOT_STOPPED = (
+    "Connectors must be in the STOPPED state before their offsets can be modified. This can be done"
+    " for the specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop'"
+    " endpoint"
+)
+_PARTITION = {"rocketmq_topic": str, "rocketmq_broker": str, "rocketmq_queue_id": int}
+_OFFSET = {"rocketmq_queue_offset": int}
+
+
+class Offsets:
+    """Reads and changes what the data plane has committed.
+
+    Parameters
+    ----------
+    worker
+        Knows the plugins, and whether requests are taken.
+    entry
+        Gives a connector by its name, or raises.
+    positions
+        Where the offsets are; None: there is no data plane.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        entry: Callable[[str], ConnectorEntry],
+        positions: PositionStore | None,
+    ) -> None:
+        self._worker = worker
+        self._entry = entry
+        self._given_positions = positions
+
+    async def read(self, name: str) -> Sequence[OffsetEntry]:
+        """Say where a connector is in what it reads."""
+        entry = self._entry(name)
+        return await self._positions.read(entry.kept_as, entry.config)
+
+    async def alter(self, name: str, entries: Sequence[OffsetEntry]) -> None:
+        """Set where a stopped connector goes on; its own code may say no."""
+        entry = await self._stopped(name)
+        plugin = await self._worker.catalog.of(entry.config)
+        if plugin.role == "sink":
+            for one in entries:
+                check_queue_offset(one)
+        entry = await self._allowed(name, plugin, entries)
+        await self._positions.alter(entry.kept_as, entry.config, entries)
+
+    async def reset(self, name: str) -> None:
+        """Have a stopped connector begin anew; its own code may say no."""
+        entry = await self._stopped(name)
+        plugin = await self._worker.catalog.of(entry.config)
+        known = await self._positions.read(entry.kept_as, entry.config)
+        entry = await self._allowed(
+            name, plugin, [OffsetEntry(one.partition, None) for one in known]
+        )
+        await self._positions.reset(entry.kept_as, entry.config)
+
+    @property
+    def _positions(self) -> PositionStore:
+        if self._given_positions is None:
+            raise WorkerStoppingError("this worker has no data plane, and so no offsets")
+        return self._given_positions
+
+    async def _stopped(self, name: str) -> ConnectorEntry:
+        self._entry(name)
+        # Another worker may have said more by now than was read here.
+        await self._worker.catch_up()
+        entry = self._entry(name)
+        if entry.target is not Target.STOPPED or any(entry.alive()):
+            told = _NOT_STOPPED.format(name=name)
+            raise ConnectRequestError(told, hint=f"PUT /connectors/{name}/stop, then wait")
+        self._worker.require_running()
+        return entry
+
+    async def _allowed(
+        self, name: str, plugin: Plugin, entries: Sequence[OffsetEntry]
+    ) -> ConnectorEntry:
+        asked = [msgspec.to_builtins(one) for one in entries]
+        answer = await self._worker.catalog.may_alter(plugin, self._entry(name).config, asked)
+        if answer.failure is not None:
+            raise ConnectRequestError(
+                f"connector '{name}' does not take these offsets: {answer.failure.summary}"
+            )
+        # It may have been resumed while its code was asked.
+        return await self._stopped(name)
+
+
+def check_queue_offset(entry: OffsetEntry) -> None:
+    """Refuse an offset of a sink that names no queue, or no place in it.
+
+    Raises
+    ------
+    ConnectRequestError
+        The message names the key.
+
+    Examples
+    --------
+    >>> queue = {"rocketmq_topic": "t", "rocketmq_broker": "b", "rocketmq_queue_id": 0}
+    >>> check_queue_offset(OffsetEntry(queue, {"rocketmq_queue_offset": 7}))
+    >>> check_queue_offset(OffsetEntry(queue, None))
+    >>> check_queue_offset(OffsetEntry({"kafka_topic": "t"}, None))
+    Traceback (most recent call last):
+    ...
+    headrace.errors.ConnectRequestError: the partition of a sink's offset has no rocketmq_topic
+      → send rocketmq_topic, rocketmq_broker, rocketmq_queue_id
+    """
+    _check("partition", entry.partition, _PARTITION)
+    if entry.offset is not None:
+        _check("offset", entry.offset, _OFFSET)
+
+
+def _check(what: str, given: Mapping[str, Any], wanted: Mapping[str, type]) -> None:
+    hint = f"send {', '.join(wanted)}"
+    for key, kind in wanted.items():
+        if key not in given:
+            raise ConnectRequestError(f"the {what} of a sink's offset has no {key}", hint=hint)
+        value = given[key]
+        right = isinstance(value, kind) and not isinstance(value, bool)
+        if not right or (isinstance(value, int) and value < 0):
+            wish = "a text" if kind is str else "a whole number from 0 on"
+            raise ConnectRequestError(
+                f"{key} of a sink's offset is {value!r}, and must be {wish}", hint=hint
+            )
+    if unknown := sorted(given.keys() - wanted.keys()):
+        raise ConnectRequestError(
+            f"the {what} of a sink's offset has the unknown key {unknown[0]}", hint=hint
+        )
+
 
 API_LEVEL = "3.9.0"
 """The level of Kafka Connect's REST API that is spoken: clients unlock features by it."""

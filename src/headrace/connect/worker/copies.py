@@ -11,6 +11,7 @@ from headrace.connect.lifecycle import (
     AskStop,
     Cancel,
     CancelDone,
+    Cause,
     Event,
     HostExited,
     HostFailed,
@@ -35,7 +36,7 @@ from headrace.connect.lifecycle import (
     transition,
 )
 from headrace.connect.worker import launching
-from headrace.connect.worker.launching import Cause, Host, HostEvent, HostSpec, Launcher
+from headrace.connect.worker.launching import Host, HostEvent, HostSpec, Launcher
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:

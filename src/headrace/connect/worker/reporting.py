@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from headrace.connect.lifecycle import KafkaState, Phase, Target, Unit, kafka_state
-from headrace.connect.worker.answers import (
-    ConnectorStatus,
-    LogEntry,
-    TaskStatus,
-    UnitReport,
-    UnitStatus,
-)
+from headrace.connect.worker.launching import Figures
 
 if TYPE_CHECKING:
     from headrace.connect.log import ConnectorEntry, StatusSet
@@ -23,7 +19,206 @@ if TYPE_CHECKING:
     from headrace.connect.worker.restarts import RestartPlan
     from headrace.connect.worker.worker import Worker
 
-__all__ = ["Reporter"]
+
+# What a worker tells of itself, in the shapes of Kafka Connect's REST API.
+
+
+class ClusterInfo(msgspec.Struct, frozen=True):
+    """Who answers."""
+
+    #: Level of Kafka Connect's API that is spoken, a dash, and our own version.
+    version: str
+    commit: str
+    #: Name of the cluster of brokers.
+    kafka_cluster_id: str
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether the worker can do its work."""
+
+    #: ``healthy``, ``starting``, ``stopping`` or ``unhealthy``; ``alive`` of one that answers.
+    status: str
+    message: str
+
+
+class TaskRef(msgspec.Struct, frozen=True):
+    """A task by its connector and number."""
+
+    connector: str
+    task: int
+
+
+class ConnectorInfo(msgspec.Struct, frozen=True):
+    """A connector: what it is to do."""
+
+    name: str
+    config: dict[str, str]
+    tasks: list[TaskRef]
+    #: ``source``, ``sink``, or ``unknown`` where its plugin is gone.
+    type: str
+
+
+class TaskInfo(msgspec.Struct, frozen=True):
+    """A task: what it is to do."""
+
+    id: TaskRef
+    config: dict[str, str]
+
+
+class UnitStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a connector is doing."""
+
+    state: str
+    worker_id: str
+    trace: str = ""
+    version: str = ""
+
+
+class TaskStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a task is doing."""
+
+    id: int
+    state: str
+    worker_id: str
+    trace: str = ""
+    version: str = ""
+    #: What it waits for outside, while it runs as far as it can.
+    waits_for: str = ""
+
+
+class ConnectorStatus(msgspec.Struct, frozen=True):
+    """How a connector and its tasks are doing."""
+
+    name: str
+    connector: UnitStatus
+    tasks: list[TaskStatus]
+    type: str
+
+
+class OffsetEntry(msgspec.Struct, frozen=True):
+    """Where a connector is in one partition of what it reads."""
+
+    partition: dict[str, Any]
+    #: None: from the beginning again.
+    offset: dict[str, Any] | None
+
+
+class PluginInfo(msgspec.Struct, frozen=True, rename={"class_name": "class"}, omit_defaults=True):
+    """A plugin that connectors can use."""
+
+    class_name: str
+    type: str
+    version: str
+    #: Why it cannot be used.
+    error: str = ""
+
+
+class UnitReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One copy of a connector or task on this worker, in full."""
+
+    connector: str
+    #: None: the connector itself.
+    task: int | None
+    generation: int
+    phase: str
+    #: Seconds since the phase began.
+    since: float
+    worker_id: str
+    #: Whether it had to be killed.
+    forced: bool
+    ending: str | None
+    error: str | None
+    #: What it waits for outside.
+    waits_for: str | None
+    pid: int | None
+    pid_alive: bool
+    #: Rungs of the stop ladder that were taken, with seconds after the first.
+    rungs: list[dict[str, Any]]
+    #: Restarts by the worker itself since the unit was last well.
+    restarts: int
+    #: Seconds until the next one.
+    restarts_in: float | None
+    #: What the task has moved; None until the data plane tells.
+    figures: Figures | None = None
+    #: What has failed in the task since it started, by Kafka Connect's names.
+    errors: Mapping[str, int] | None = None
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One key of the config log, as it stands: also what is deleted."""
+
+    key: str
+    position: int
+    deleted: bool
+    value: Any
+
+
+# Where connectors are in what they read: kept by the data plane, shown and set by REST.
+
+
+class PositionStore(Protocol):
+    """The positions that the data plane has committed, under a name that is mostly the connector's.
+
+    Those of a source are its own; those of a sink have the partition ``rocketmq_topic``,
+    ``rocketmq_broker``, ``rocketmq_queue_id`` and the offset ``rocketmq_queue_offset``.
+    """
+
+    async def read(self, kept_as: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
+        """Give what is committed."""
+
+    async def alter(
+        self, kept_as: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
+    ) -> None:
+        """Commit other positions; the connector does not run."""
+
+    async def reset(self, kept_as: str, config: Mapping[str, str]) -> None:
+        """Forget all positions; the connector does not run."""
+
+
+# What a worker does before it can work: told in its log, and by REST from the first second.
+
+logger = logging.getLogger(__name__)
+
+
+class Startup:
+    """The steps of a worker's start.
+
+    Parameters
+    ----------
+    worker
+        Name of the worker.
+
+    Examples
+    --------
+    >>> startup = Startup("w1")
+    >>> startup.step("starts Spark")
+    >>> startup.health().message
+    'Worker is still starting up. Worker w1 starts Spark, for 0 s by now.'
+    """
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._step = "begins"
+        self._since = time.monotonic()
+        self._over = False
+
+    def step(self, what: str) -> None:
+        """Say what it does from now on, such as ``starts Spark``."""
+        self._step, self._since = what, time.monotonic()
+        logger.info("worker %s %s", self._worker, what)
+
+    def end(self) -> None:
+        """Say that the worker ends: nothing that it needs is there any more."""
+        self._over = True
+
+    def health(self) -> Health:
+        """Say how far it is."""
+        if self._over:
+            return Health("stopping", f"worker {self._worker} is about to end")
+        seconds = time.monotonic() - self._since
+        doing = f"Worker {self._worker} {self._step}, for {seconds:.0f} s by now."
+        return Health("starting", f"Worker is still starting up. {doing}")
+
 
 _RESTARTING = "RESTARTING"
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.connect.lifecycle import Cause, Phase, Target
 from headrace.connect.lifecycle import Record as NewState
@@ -18,6 +20,7 @@ from headrace.connect.log import (
     LevelSet,
     Log,
     Outcome,
+    Purged,
     Record,
     RestartAsked,
     TopicUsed,
@@ -34,27 +37,130 @@ from headrace.connect.worker.launching import (
     OutsideChanged,
     ReconfigureAsked,
 )
-from headrace.connect.worker.lease import Standing
+from headrace.connect.worker.lease import JoinAgain, Standing, Tenure
 from headrace.connect.worker.loggers import Loggers
 from headrace.connect.worker.outbox import Outbox
 from headrace.connect.worker.periodic import Periodic
 from headrace.connect.worker.planning import Plan, may_start, plan
+from headrace.connect.worker.reporting import Startup
 from headrace.connect.worker.requests import new_request
 from headrace.connect.worker.restarts import AutoRestarts
 from headrace.connect.worker.roster import Roster
-from headrace.connect.worker.settings import WorkerSettings, limits_of
-from headrace.connect.worker.specs import host_spec
-from headrace.connect.worker.startup import Startup
+from headrace.connect.worker.settings import MEMORY_KEY, WorkerSettings, limits_of, memory_of
 from headrace.connect.worker.statistics import WorkerStatistics
-from headrace.connect.worker.tenure import JoinAgain, Tenure
-from headrace.connect.worker.tidying import Tidying
 from headrace.errors import ConnectNotFoundError, WorkerStoppingError
 
 if TYPE_CHECKING:
+    from headrace.connect.log import ConnectorEntry
     from headrace.connect.naming import UnitId
+    from headrace.connect.worker.catalog import Plugin
     from headrace.watched import OnFailure
 
-__all__ = ["Worker"]
+
+# What a host is to run, put together from what the log says of its connector.
+
+
+def host_spec(
+    unit: UnitId, entry: ConnectorEntry, plugin: Plugin, settings: WorkerSettings
+) -> HostSpec:
+    """Say what the host of a copy is to run.
+
+    A connector whose config limits its own memory has a host of its own: a limit bounds a process.
+
+    Examples
+    --------
+    >>> from headrace.connect.log import ClusterView, ConnectorPut, fold
+    >>> from headrace.connect.worker import WorkerSettings
+    >>> from headrace.connect.worker.catalog import Plugin
+    >>> put = ConnectorPut(request="a", name="orders", config={"connector.class": "datagen"})
+    >>> view, _ = fold(ClusterView(), put, 0)
+    >>> (unit,) = view.units()
+    >>> plugin = Plugin(class_name="shop.DataGen", type="source")
+    >>> host_spec(unit, view.entries["orders"], plugin, WorkerSettings(share_hosts=True)).shares
+    'shop.DataGen'
+    """
+    config = dict(entry.config)
+    if unit.task is not None:
+        # A task gets all that its connector was told, too: converters, error handling ...
+        config |= entry.tasks[unit.task].config
+    shares = settings.share_hosts and unit.task is None and not entry.config.get(MEMORY_KEY)
+    return HostSpec(
+        kind="connector" if unit.task is None else "task",
+        connector=unit.connector,
+        kept_as=entry.kept_as,
+        task=unit.task,
+        tasks=max(1, len(entry.tasks)),
+        generation=unit.generation,
+        config=config,
+        memory_mb=memory_of(entry.config, settings),
+        role=plugin.role,
+        paused=entry.target is Target.PAUSED,
+        shares=plugin.class_name if shares else "",
+    )
+
+
+# Keeping the log short: it is summed up now and then, and marks of deleted names go in the end.
+
+
+class Tidier(Protocol):
+    """Who keeps the log short: the worker."""
+
+    @property
+    def view(self) -> ClusterView:
+        """What is decided."""
+
+    @property
+    def settings(self) -> WorkerSettings:
+        """How often."""
+
+    async def append(self, record: Record) -> Outcome:
+        """Put a record into the log."""
+
+
+class Tidying:
+    """Sums the log up, and removes the marks of connectors that were deleted long ago.
+
+    Nothing that anybody sees changes by it.
+
+    Parameters
+    ----------
+    log
+        The log.
+    tidier
+        Whose view says what can go.
+    """
+
+    def __init__(self, log: Log, tidier: Tidier) -> None:
+        self._log = log
+        self._tidier = tidier
+        self._compacted = 0
+        self._marked: dict[str, float] = {}
+
+    async def consider(self) -> None:
+        """Do what is due."""
+        view, settings = self._tidier.view, self._tidier.settings
+        if old := self._old_marks(view, settings.purge_after.total_seconds()):
+            with contextlib.suppress(WorkerStoppingError):
+                await self._tidier.append(Purged(names=old))
+        if view.position - self._compacted >= settings.compact_after:
+            await self._compact(view)
+
+    async def _compact(self, view: ClusterView) -> None:
+        # With newer records under way it is left for the next pass.
+        if await self._log.compact(view):
+            self._compacted = view.position
+            logger.info("the log was summed up at position %d", view.position)
+
+    def _old_marks(self, view: ClusterView, age: float) -> list[str]:
+        now = time.monotonic()
+        marks = {name for name, entry in view.entries.items() if entry.deleted}
+        self._marked = {name: self._marked.get(name, now) for name in marks}
+        return sorted(
+            name
+            for name, since in self._marked.items()
+            if now - since >= age and view.entries[name].purgeable
+        )
+
 
 logger = logging.getLogger(__name__)
 

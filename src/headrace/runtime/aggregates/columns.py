@@ -22,10 +22,9 @@ from headrace.runtime.columns import (
     by_columns,
     without_gone,
 )
-from headrace.runtime.edges import CombinedEdge, Edge
-from headrace.runtime.processors import Processor, ProcessorContext
+from headrace.runtime.processors import CombinedEdge, Edge, Processor, ProcessorContext
 from headrace.runtime.state.layouts import PlainLayout
-from headrace.runtime.user_code.writing import writing
+from headrace.runtime.user_code.failures import writing
 from headrace.topology import add_numbers
 from headrace.topology.operators.columns import AggregateColumns, GroupBy, Select, Where, WindowRows
 

@@ -7,30 +7,103 @@ are written.  Combiner and processor are the same for all kinds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.keys import decode_keys, encode_keys
-from headrace.runtime.aggregates.algebras import ABSENT, algebra_of
-from headrace.runtime.aggregates.folding import Folder
+from headrace.runtime.aggregates.algebra import ABSENT
+from headrace.runtime.aggregates.algebras import algebra_of
 from headrace.runtime.blocks import Rows
 from headrace.runtime.chunk import Chunk, Int64s
-from headrace.runtime.edges import CombinedEdge, Edge, RecordEdge
 from headrace.runtime.keyless import skip_keyless
-from headrace.runtime.processors import Processor, ProcessorContext
+from headrace.runtime.processors import CombinedEdge, Edge, Processor, ProcessorContext, RecordEdge
 from headrace.runtime.state.layouts import PlainLayout
-from headrace.runtime.user_code.calls import without_bad
-from headrace.runtime.user_code.writing import writing
+from headrace.runtime.user_code.calls import UserFunction, without_bad
+from headrace.runtime.user_code.failures import writing
 from headrace.topology.operators.core import Aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.runtime.state.interface import StateStore
+    from headrace.runtime.user_code.calls import Locator
+    from headrace.topology.aggregations import Aggregation
+    from headrace.topology.operators.core import Operator
 
-__all__ = ["AggregateProcessor", "Combiner", "combines", "dict_keys"]
+
+# Folding records into accumulators, with errors that name the record.
+
+
+class Folder:
+    """An aggregation at work in one operator.
+
+    Parameters
+    ----------
+    operator
+        Named in errors.
+    aggregation
+        What to do with the values.
+    locator
+        Tells where a record comes from, for errors of user functions.
+    """
+
+    def __init__(self, operator: Operator, aggregation: Aggregation, locator: Locator) -> None:
+        self.algebra = algebra_of(aggregation)
+        self._function = UserFunction(operator, aggregation.function or self.algebra.add, locator)
+
+    def fold(self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk) -> list[int]:
+        """Add the values of a chunk, each to the accumulator of its key.
+
+        Keys are whatever the holder tells accumulators apart by.  Gives the indices of the records
+        that the operator's policy took out.
+        """
+        if chunk.retracts is not None:
+            return self._fold_updates(accumulators, keys, chunk)
+        marks = chunk.marks.tolist()
+        columns = iter(keys), iter(chunk.values), iter(marks)
+        bad: list[int] = []
+        while True:
+            try:
+                self.algebra.fold(accumulators, *columns)
+            except Exception as error:  # noqa: BLE001 - user functions raise what they like
+                bad.append(len(marks) - length_hint(columns[1]) - 1)
+                self.take_out(error, marks[bad[-1]])
+            else:
+                return bad
+
+    def _fold_updates(
+        self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk
+    ) -> list[int]:
+        """Add values and take values back; a key without values has no accumulator."""
+        assert chunk.retracts is not None
+        bad: list[int] = []
+        add, remove = self.algebra.add, self.algebra.remove
+        columns = keys, chunk.values, chunk.marks.tolist(), chunk.retracts.tolist()
+        for index, (key, value, mark, back) in enumerate(zip(*columns, strict=True)):
+            held = accumulators.get(key, ABSENT)
+            try:
+                new = remove(held, value) if back else add(held, value, mark)
+            except Exception as error:  # noqa: BLE001 - user functions raise what they like
+                bad.append(index)
+                self.take_out(error, mark)
+                continue
+            if new is ABSENT:
+                accumulators.pop(key, None)
+            else:
+                accumulators[key] = new
+        return bad
+
+    def take_out(self, error: Exception, mark: int) -> None:
+        """Follow the operator's policy with a record that failed."""
+        self._function.take_out(error, mark)
+
+    def failure(self, error: Exception, mark: int) -> Exception:
+        """Make the error that names the record with a mark."""
+        return self._function.failure(error, mark)
+
 
 #: Key types whose equality in a dict is the equality of their canonical encodings.
 _PLAIN_KEY_TYPES = (str, bytes, int)

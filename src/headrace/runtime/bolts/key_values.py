@@ -10,11 +10,14 @@ import pyarrow as pa
 
 from headrace.errors import DeserializationError, SerializationError
 from headrace.keys import decode_key, encode_key, encode_keys, key_hash
-from headrace.runtime.bolts.bolts import TuplesRunner
+from headrace.runtime.bolts.bolts import TuplesRunner, key_getter
 from headrace.runtime.bolts.collectors import BoltOutput
-from headrace.runtime.bolts.groupings import key_getter
-from headrace.runtime.bolts.placing import key_value_tasks, task_of_ranges
-from headrace.runtime.bolts.states import KeyRangeLayout, damaged_state
+from headrace.runtime.bolts.states import (
+    KeyRangeLayout,
+    damaged_state,
+    key_value_tasks,
+    task_of_ranges,
+)
 from headrace.topology.operators.bolts import KeyValueBoltNode
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.bolts.bolts import BoltProcessor, StatefulBoltProcessor
 from headrace.runtime.bolts.key_values import KeyValueProcessor
-from headrace.runtime.bolts.passing import SubscriptionProcessor, TuplesProcessor
-from headrace.runtime.bolts.spouts import SpoutProcessor
+from headrace.runtime.bolts.spouts import SpoutProcessor, SubscriptionProcessor, TuplesProcessor
 from headrace.topology.operators.bolts import (
     Bolt,
     KeyValueBoltNode,

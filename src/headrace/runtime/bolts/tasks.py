@@ -7,10 +7,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headrace.errors import DeserializationError, HeadraceError, SerializationError
-from headrace.runtime.bolts.instances import Instance, Place
-from headrace.runtime.bolts.lifecycle import BatchNumbers
-from headrace.runtime.bolts.placing import tasks_in
-from headrace.runtime.bolts.states import Saved, TaskStates, damaged_state
+from headrace.runtime.bolts.instances import BatchNumbers, Instance, Place
+from headrace.runtime.bolts.states import Saved, TaskStates, damaged_state, tasks_in
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.marks import spout_mark
 from headrace.runtime.processors import Processor, ProcessorContext

@@ -12,13 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.client import MessageQueue, Producer
 from headrace.errors import JobFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
 
+    from headrace.client import Client
     from headrace.protocol.transactions import (
         CommitAnswer,
         CommitRecord,
@@ -28,9 +30,24 @@ if TYPE_CHECKING:
         StagedPart,
     )
     from headrace.runtime.chunk import Int64s
-    from headrace.runtime.commit.lease import LeaseWait
+    from headrace.runtime.commit.drivers import LeaseWait
 
-__all__ = ["Attempt", "BatchEnd", "Ownership", "QueueMessages", "StageWriter", "Transactions"]
+
+# Sending at once what need not wait for the commit.
+
+
+def sender(client: Client) -> Callable[[QueueMessages], int]:
+    """Make a function that sends messages at once and gives their queue's next offset."""
+    producer = Producer(client)
+
+    def send(messages: QueueMessages) -> int:
+        queue = MessageQueue.parse(messages.queue)
+        *_, last = producer.send_columns(
+            queue, messages.bodies, properties=messages.properties, born=int(messages.times[-1])
+        )
+        return last.offset + last.count
+
+    return send
 
 
 @dataclass(frozen=True, slots=True)

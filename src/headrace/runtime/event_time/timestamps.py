@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.runtime.event_time.silence import milliseconds
-from headrace.runtime.low_level import times
+from headrace.runtime.low_level import cells
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.user_code.calls import UserFunction
-from headrace.topology.operators.times import SelectTimestamp
+from headrace.topology.operators.core import SelectTimestamp
 
 if TYPE_CHECKING:
     from headrace.runtime.chunk import Chunk, Int64s
@@ -49,7 +49,7 @@ def checked_time(time: object, otherwise: int) -> int:
         if time.tzinfo is None:
             message = f"{time!r} has no time zone: give it one, e.g. .replace(tzinfo=UTC)"
             raise TypeError(message)
-        return times.milliseconds(time)
+        return cells.milliseconds(time)
     if not isinstance(time, int) or isinstance(time, bool):
         message = f"a time is a datetime, or an int of ms since 1970, not {time!r:.100}"
         raise TypeError(message)

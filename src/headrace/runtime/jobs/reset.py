@@ -10,11 +10,10 @@ import msgspec
 
 from headrace.client import MessageQueue
 from headrace.errors import ConfigurationError, OffsetExpiredError, StateError, TopicNotFoundError
-from headrace.runtime.commit.drivers import DriverName
-from headrace.runtime.commit.lease import Lease
+from headrace.runtime.commit.drivers import DriverName, Lease
 from headrace.runtime.state.steps import StateStep
 from headrace.topology.names import commit_topic
-from headrace.topology.operators.through import ThroughSource
+from headrace.topology.operators.core import ThroughSource
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

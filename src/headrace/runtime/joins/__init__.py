@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.runtime.joins.registry import JOINS
+from headrace.runtime.joins.lookups import JOINS
 
 __all__ = ["JOINS"]

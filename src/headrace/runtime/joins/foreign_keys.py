@@ -9,20 +9,42 @@ import numpy as np
 
 from headrace.keys import decode_key, encode_keys
 from headrace.runtime.chunk import Chunk
-from headrace.runtime.joins.layouts import ReferenceLayout, ReferringLayout, place
-from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
+from headrace.runtime.joins.sessions import ReferenceLayout, ReferringLayout, place
+from headrace.runtime.joins.sides import NO_KEY, PAIR, Arrivals, merged_sides
 from headrace.runtime.joins.tables import over_pairs, over_present
 from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
 from headrace.runtime.user_code.calls import UserFunction
-from headrace.runtime.user_code.writing import writing
-from headrace.topology.operators.tables import ForeignKeyJoin, ForeignKeyRequests
+from headrace.runtime.user_code.failures import writing
+from headrace.topology.operators.tables import ALONE, ForeignKeyJoin, ForeignKeyRequests, Joined
 
 if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.processors import ProcessorContext
 
-__all__ = ["ForeignKeyJoinProcessor", "ForeignKeyRequestsProcessor"]
+
+# Results of joins: one kind's share of all meetings, through the user's function.
+
+
+class JoinedProcessor(Processor[Joined]):
+    """Calls the user's function for the meetings that the kind of join gives."""
+
+    def __init__(self, operator: Joined, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._function = UserFunction(operator, operator.function, context.locator)
+        self._given = ALONE[operator.kind] | {PAIR}
+
+    def process(self, chunk: Chunk) -> Chunk:
+        """Pick the meetings and make results of them."""
+        given = self._given
+        picks = [i for i, found in enumerate(chunk.values) if found[0] in given]
+        if len(picks) < len(chunk):
+            chunk = chunk.take(np.array(picks, np.intp))
+        columns = [[found[1] for found in chunk.values], [found[2] for found in chunk.values]]
+        if self.operator.takes_key:
+            columns.insert(0, chunk.key_list())
+        kept, results = self._function.each(chunk, *columns)
+        return kept.with_values(results)
 
 
 class ForeignKeyRequestsProcessor(Processor[ForeignKeyRequests]):

@@ -15,10 +15,9 @@ import numpy as np
 from headrace.keys import decode_key
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.buckets import Buckets, Kept
-from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings
-from headrace.runtime.joins.timed import TimedJoinProcessor
+from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings, TimedJoinProcessor
 from headrace.runtime.state.timers import Timers
-from headrace.topology.operators.joins import IntervalJoin
+from headrace.topology.operators.tables import IntervalJoin
 
 if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import Watermark

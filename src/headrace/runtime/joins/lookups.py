@@ -9,23 +9,51 @@ import numpy as np
 
 from headrace.keys import encode_keys
 from headrace.runtime.chunk import Chunk
-from headrace.runtime.edges import RecordEdge
-from headrace.runtime.joins.latest import LatestValues
+from headrace.runtime.joins.foreign_keys import (
+    ForeignKeyJoinProcessor,
+    ForeignKeyRequestsProcessor,
+    JoinedProcessor,
+)
+from headrace.runtime.joins.interval import IntervalJoinProcessor
+from headrace.runtime.joins.sessions import SessionJoinProcessor
 from headrace.runtime.joins.sides import NO_KEY, Arrivals, merged_sides
+from headrace.runtime.joins.tables import (
+    FilterTableProcessor,
+    KeepTableProcessor,
+    LatestJoinProcessor,
+    LatestValues,
+    MapTableProcessor,
+    TableJoinProcessor,
+)
+from headrace.runtime.joins.windows import WindowJoinProcessor
 from headrace.runtime.keyless import count_keyless
-from headrace.runtime.processors import Processor
+from headrace.runtime.processors import Processor, RecordEdge
 from headrace.runtime.state.layouts import RowLayout
 from headrace.runtime.user_code.calls import UserFunction
-from headrace.runtime.user_code.writing import writing
-from headrace.topology.operators.tables import GlobalTableJoin, Lookup, StreamTableJoin
+from headrace.runtime.user_code.failures import writing
+from headrace.topology.operators.tables import (
+    FilterTable,
+    ForeignKeyJoin,
+    ForeignKeyRequests,
+    GlobalTableJoin,
+    IntervalJoin,
+    Joined,
+    KeepTable,
+    LatestJoin,
+    Lookup,
+    MapTable,
+    SessionJoin,
+    StreamTableJoin,
+    TableJoin,
+    WindowJoin,
+)
 
 if TYPE_CHECKING:
     from headrace.runtime.blocks import BlockKind, Rows
-    from headrace.runtime.edges import Edge
     from headrace.runtime.event_time.watermarks import Watermark
-    from headrace.runtime.processors import ProcessorContext
+    from headrace.runtime.processors import Edge, ProcessorContext
+    from headrace.topology.operators.core import Operator
 
-__all__ = ["BroadcastEdge", "GlobalTableJoinProcessor", "StreamTableJoinProcessor"]
 
 LookupT = TypeVar("LookupT", bound=Lookup)
 
@@ -125,3 +153,23 @@ class BroadcastEdge(RecordEdge):
         """Give everything taken so far, once for each partition."""
         for kind, _, rows in super().flush(1):
             yield from ((kind, partition, rows) for partition in range(partitions))
+
+
+# Every operator that joins, and what runs it.
+
+#: Operator to processor.
+JOINS: dict[type[Operator], type[Processor[Any]]] = {
+    FilterTable: FilterTableProcessor,
+    ForeignKeyJoin: ForeignKeyJoinProcessor,
+    ForeignKeyRequests: ForeignKeyRequestsProcessor,
+    GlobalTableJoin: GlobalTableJoinProcessor,
+    IntervalJoin: IntervalJoinProcessor,
+    Joined: JoinedProcessor,
+    KeepTable: KeepTableProcessor,
+    LatestJoin: LatestJoinProcessor,
+    MapTable: MapTableProcessor,
+    SessionJoin: SessionJoinProcessor,
+    StreamTableJoin: StreamTableJoinProcessor,
+    TableJoin: TableJoinProcessor,
+    WindowJoin: WindowJoinProcessor,
+}

@@ -10,10 +10,9 @@ import numpy as np
 from headrace.keys import decode_key
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.buckets import Buckets, Kept
-from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings
-from headrace.runtime.joins.timed import TimedJoinProcessor
+from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings, TimedJoinProcessor
 from headrace.runtime.windows.assigning import Assigned, assign
-from headrace.topology.operators.joins import WindowJoin
+from headrace.topology.operators.tables import WindowJoin
 from headrace.topology.windowed import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:

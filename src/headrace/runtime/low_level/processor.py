@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
+import struct
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -12,25 +15,209 @@ import numpy as np
 from headrace.errors import TopologyError
 from headrace.keys import decode_key, encode_keys
 from headrace.runtime.chunk import NEVER, Chunk
-from headrace.runtime.low_level.alarms import Alarms, KeyTimer
-from headrace.runtime.low_level.cells import EVENT, WALL, Cells
-from headrace.runtime.low_level.layout import ProcessLayout
+from headrace.runtime.low_level.cells import (
+    EVENT,
+    STATE,
+    WALL,
+    Cells,
+    datetime_of,
+    key_of_entry,
+    key_part,
+    milliseconds,
+    name_part,
+    rounded_up,
+)
 from headrace.runtime.low_level.states import KINDS, Scope, State
-from headrace.runtime.low_level.times import datetime_of, milliseconds
 from headrace.runtime.processors import Processor, ProcessorContext, TimedProcessor
+from headrace.runtime.state.layouts import Read, Span, StateEntry, StateLayout
+from headrace.runtime.state.timers import Timers
 from headrace.runtime.user_code.calls import UserFunction
-from headrace.runtime.user_code.writing import writing
+from headrace.runtime.user_code.failures import writing
 from headrace.topology.low_level import Fired, Record
 from headrace.topology.operators.process import KeyedProcess, Process, step_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
     from datetime import datetime
 
     from headrace.runtime.event_time.watermarks import Watermark
     from headrace.topology.operators.core import Operator
 
-__all__ = ["PROCESSES"]
+
+# Timers of a user's processor: set for a key, fired in the order of their times.
+
+
+class Alarms:
+    """All timers of one clock.
+
+    Parameters
+    ----------
+    cells
+        Where they lie.
+    family
+        First byte of their keys.
+    early
+        The same of those that are set when their time has passed.
+    settled, passed
+        Time up to which all have fired, and how far time had come.
+    """
+
+    def __init__(
+        self, cells: Cells, family: bytes, early: bytes, *, settled: int, passed: int
+    ) -> None:
+        self._timers = Timers(cells, family, settled=settled, passed=passed, early=early)
+        self._family = family
+        #: Timers that fire now, as a heap, and which of them are still set.
+        self._firing: list[tuple[int, bytes]] | None = None
+        self._living: set[tuple[int, bytes]] = set()
+        self._limit = 0
+        self._at = 0
+
+    def set(self, time: int, what: bytes, step: int) -> None:
+        """Set a timer; one that a firing timer sets fires behind it, also now."""
+        if self._firing is None:
+            self._timers.set(time, what)
+            return
+        time = max(time, self._at + step)
+        if time > self._limit:
+            self._timers.set(time, what)
+        elif (time, what) not in self._living:
+            self._living.add((time, what))
+            heapq.heappush(self._firing, (time, what))
+
+    def clear(self, time: int, what: bytes) -> None:
+        """Take a timer back."""
+        self._living.discard((time, what))
+        self._timers.clear(time, what)
+
+    def due(self, limit: int) -> Iterator[tuple[int, bytes, str]]:
+        """Take the timers up to a time, oldest first: time, record key, name."""
+        self._firing = list(self._timers.due(limit))
+        self._living = set(self._firing)
+        self._limit = limit
+        try:
+            while self._firing:
+                item = heapq.heappop(self._firing)
+                if item not in self._living:
+                    continue
+                self._living.discard(item)
+                self._at, what = item
+                key = key_of_entry(self._family + bytes(8) + what)
+                yield self._at, key, what[4 + len(key) + 1 :].decode()
+        finally:
+            self._firing = None
+
+    def next(self) -> int | None:
+        """Time of the first timer."""
+        return self._timers.next()
+
+
+class KeyTimer:
+    """A declared timer, of the key that is handled.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    alarms
+        The timers of its clock.
+    scope
+        Whose timer it is.
+    step
+        Fires at multiples of this, ms.
+    """
+
+    def __init__(self, name: str, alarms: Alarms, scope: Scope, step: int) -> None:
+        self._tail = name_part(name)
+        self._alarms = alarms
+        self._scope = scope
+        self._step = step
+
+    def set(self, time: datetime) -> None:
+        """Have it fire at a time."""
+        self._alarms.set(self._rounded(time), self._what(), self._step)
+
+    def clear(self, time: datetime) -> None:
+        """Take a time back."""
+        self._alarms.clear(self._rounded(time), self._what())
+
+    def _rounded(self, time: datetime) -> int:
+        return rounded_up(milliseconds(time), self._step)
+
+    def _what(self) -> bytes:
+        return self._scope.head + self._tail
+
+
+# How the states of users' processors lie in their store.
+
+_LENGTH = struct.Struct(">I")
+_NUMBER = struct.Struct(">Q")
+_BIAS = 1 << 63
+_END_BYTES = 8
+
+
+class ProcessLayout(StateLayout):
+    """Declared states and timers by record key; see :mod:`headrace.runtime.low_level.cells`.
+
+    Parameters
+    ----------
+    kinds
+        The kind of each declared state, by its name, as the shape of the store has it.
+    """
+
+    def __init__(self, kinds: Mapping[str, str] | None = None) -> None:
+        self._kinds = kinds or {}
+
+    def of(self, shape: Mapping[str, str]) -> ProcessLayout:
+        """Give the layout of one processor's store."""
+        prefix = "kinds."
+        return ProcessLayout(
+            {
+                part.removeprefix(prefix): kind
+                for part, kind in shape.items()
+                if part.startswith(prefix)
+            }
+        )
+
+    def spans(self, key: bytes) -> list[Span]:
+        """Give a span for each declared state."""
+        heads = [STATE + key_part(key) + name_part(name) for name in self._kinds]
+        # A name is ASCII, so its last byte can grow by one.
+        return [(head, head[:-1] + bytes([head[-1] + 1])) for head in heads]
+
+    def key_of(self, entry: bytes) -> bytes:
+        """Give the record key of a state, of its end or of a timer."""
+        return key_of_entry(entry)
+
+    def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
+        """Give what a state holds; a state of the store that no shape names is left out."""
+        if entry[:1] != STATE:
+            return []
+        key = key_of_entry(entry)
+        at = 1 + _LENGTH.size + len(key)
+        name = entry[at + 1 : at + 1 + entry[at]].decode()
+        kind, _, ends = self._kinds.get(name, "").partition(" ")
+        more = entry[at + 1 + entry[at] :]
+        if not kind or (kind == "list" and not more):
+            return []
+        own = value[_END_BYTES:] if ends else value
+        found: dict[str, Any] = {}
+        if kind == "map":
+            found["item"] = decode_key(more)
+        elif kind == "list":
+            found["item"] = _NUMBER.unpack(more)[0]
+        elif kind == "window":
+            found["start"] = found["end"] = _NUMBER.unpack(more)[0] - _BIAS
+        return [StateEntry(decode_key(key), read(own, f"states.{name}"), part=name, **found)]
+
+    def gathered(self, entries: Sequence[StateEntry]) -> Any:
+        """Put together the states of one key: a dict of them, of a map a dict, of a list a list."""
+        parts = super().gathered(entries)
+        for name in parts or ():
+            if self._kinds[name].startswith("list"):
+                parts[name] = list(parts[name].values())
+        return parts
+
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 

@@ -6,8 +6,13 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from headrace.keys import decode_key, encode_key
-from headrace.runtime.low_level.cells import key_part, name_part
-from headrace.runtime.low_level.times import datetime_of, milliseconds, rounded_up
+from headrace.runtime.low_level.cells import (
+    datetime_of,
+    key_part,
+    milliseconds,
+    name_part,
+    rounded_up,
+)
 from headrace.topology.operators.process import ttl_step
 
 if TYPE_CHECKING:

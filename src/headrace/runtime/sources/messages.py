@@ -13,12 +13,12 @@ from headrace.protocol import properties as names
 from headrace.protocol.columns import MessageColumns
 from headrace.protocol.journal_tags import TAG
 from headrace.protocol.properties import decode_properties
-from headrace.runtime.batches.tags import BATCH
+from headrace.runtime.batches.cutting import BATCH
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.event_time.timestamps import checked_times
 from headrace.runtime.user_code.errors import Original
 from headrace.runtime.user_code.failures import may_pass
-from headrace.topology.operators.through import THROUGH_PROPERTIES, WATERMARK
+from headrace.topology.operators.core import THROUGH_PROPERTIES, WATERMARK
 
 if TYPE_CHECKING:
     from headrace.topology.operators.core import Operator, Source

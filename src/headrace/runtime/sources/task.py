@@ -12,7 +12,7 @@ from headrace.client import MessageQueue
 from headrace.errors import OffsetExpiredError, RollbackError
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.event_time.timestamps import newest_times, observe
-from headrace.runtime.outside.messages import MessageReader
+from headrace.runtime.outside import MessageReader
 from headrace.runtime.sources.messages import (
     SourceReader,
     joined,
@@ -20,9 +20,8 @@ from headrace.runtime.sources.messages import (
     ranged,
     without_watermarks,
 )
-from headrace.runtime.through import ThroughReader
-from headrace.topology.operators.outside import MessageSource
-from headrace.topology.operators.through import ThroughSource
+from headrace.runtime.stage import ThroughReader
+from headrace.topology.operators.core import MessageSource, ThroughSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -29,17 +29,8 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import StateSummary
     from headrace.runtime.chunk import Int64s
     from headrace.runtime.state.interface import Attempted
+    from headrace.runtime.state.local import Copy
 
-__all__ = [
-    "ChangeSet",
-    "EmptyBase",
-    "LayeredStore",
-    "MemoryBase",
-    "MemoryStore",
-    "StateBase",
-    "decode_entries",
-    "encode_entries",
-]
 
 _MODULUS = 1 << 64
 
@@ -393,3 +384,62 @@ def _pick(data: pa.Buffer, starts: Int64s, ends: Int64s) -> list[bytes]:
         pa.binary(), 2 * len(starts), [None, pa.py_buffer(offsets), data]
     )
     return list(pieces.take(pa.array(np.arange(1, 2 * len(starts), 2))).to_pylist())
+
+
+# The engine's own stores: over copies that some place keeps, on disk or in memory.
+
+
+class StateCopies(Protocol):
+    """Opens state as of the last commit, and keeps what an attempt changed."""
+
+    def open(
+        self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
+    ) -> Copy:
+        """Open a store of one partition."""
+
+    def save(
+        self,
+        store: str,
+        partition: int,
+        attempt: tuple[int, int, int],
+        base: StateSummary | None,
+        changes: ChangeSet,
+    ) -> None:
+        """Keep the changes of an attempt."""
+
+
+class CopiedStore(LayeredStore):
+    """A store over a copy.
+
+    Parameters
+    ----------
+    copies
+        Where the copy is.
+    operator
+        Name of the operator.
+    partition
+        Number of the partition.
+    """
+
+    def __init__(self, copies: StateCopies, operator: str, partition: int) -> None:
+        super().__init__()
+        self._copies = copies
+        self._operator = operator
+        self._partition = partition
+        self._copy: Copy | None = None
+
+    def opened(self, commit: StateSummary | None, lineage: list[list[int]]) -> StateBase:
+        """Open the copy."""
+        self._copy = self._copies.open(self._operator, self._partition, commit, lineage)
+        self.restored = self._copy.restored
+        return self._copy.base
+
+    def kept(self, attempt: Attempted, base: StateSummary | None, changes: ChangeSet) -> None:
+        """Leave the changes beside the copy."""
+        self._copies.save(self._operator, self._partition, attempt, base, changes)
+
+    def close(self) -> None:
+        """Let other processes open the copy."""
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd  # noqa: F401 - pyarrow imports it at the first array: here, not in a test
 
-from headrace.runtime.testing.driver import TopologyTestDriver
-from headrace.runtime.testing.state import TestState
+from headrace.runtime.testing.driver import TestState, TopologyTestDriver
 from headrace.runtime.testing.topics import TestInput, TestOutput, TestRecord
 
 __all__ = ["TestInput", "TestOutput", "TestRecord", "TestState", "TopologyTestDriver"]

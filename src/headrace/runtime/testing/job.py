@@ -3,43 +3,305 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 
 from headrace.client import MessageQueue
-from headrace.protocol.transactions import CommitRecord, StateSummary, lineage_with
+from headrace.errors import StateError
+from headrace.protocol.columns import MessageColumns
+from headrace.protocol.transactions import CommitRecord, StagedPart, StateSummary, lineage_with
+from headrace.runtime.batches.reading import BatchMessages, batch_records
 from headrace.runtime.blocks import BlockKind
 from headrace.runtime.bolts.instances import Instances
+from headrace.runtime.chunk import Chunk
 from headrace.runtime.commit.transactions import Attempt
 from headrace.runtime.control import BatchControl, Control, Heading, Summary, queue_runs
-from headrace.runtime.event_time.announcing import announcements, owes_announcement
 from headrace.runtime.event_time.silence import (
     BatchTime,
+    announcements,
     batch_time,
     committed_time,
     is_due,
     origins_of,
+    owes_announcement,
 )
-from headrace.runtime.task import Task
-from headrace.runtime.testing.batches import CommittedBatches
-from headrace.runtime.testing.memory import BatchCopies, MemoryCopies, MemoryWriter, SavedChanges
-from headrace.runtime.testing.reading import SourceQueues
-from headrace.runtime.testing.taps import TappedContext, tapped
+from headrace.runtime.processors import Processor
+from headrace.runtime.sources.messages import original_at
+from headrace.runtime.sources.task import Run, SourceFeed
+from headrace.runtime.stage import PROCESSORS
+from headrace.runtime.state.local import Copy
+from headrace.runtime.state.store import ChangeSet, MemoryBase
+from headrace.runtime.task import Task, TaskContext
 from headrace.runtime.testing.topics import Sent, TestRecord, Written, records_of
-from headrace.topology.operators.through import WATERMARK
+from headrace.topology.low_level import BatchRecords, BatchToken
+from headrace.topology.operators.batches import ForEachBatch
+from headrace.topology.operators.core import WATERMARK, Operator
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from headrace.runtime.blocks import Block
-    from headrace.runtime.chunk import Chunk
-    from headrace.runtime.state.copies import StateCopies
-    from headrace.runtime.state.store import MemoryBase
+    from headrace.runtime.chunk import Int64s
+    from headrace.runtime.commit.transactions import QueueMessages
+    from headrace.runtime.state.store import StateCopies
+    from headrace.runtime.user_code.errors import Original
     from headrace.topology import Topology
+    from headrace.topology.operators.batches import BatchSink
 
-__all__ = ["MemoryJob"]
+
+# Committed batches in the test driver.
+
+Batch = tuple[BatchToken, BatchRecords[Any, Any]]
+
+
+class CommittedBatches:
+    """What sinks that take whole batches got, and the calls of their functions.
+
+    Parameters
+    ----------
+    topology
+        The job.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._job = topology.name
+        self._sinks = topology.batch_sinks
+        self._found: dict[str, list[Batch]] = {sink.name: [] for sink in self._sinks}
+        self._ends: dict[str, int] = defaultdict(int)
+        #: Whether functions are called.
+        self.calls = True
+
+    def commit(self, batch: int, staged: Iterable[QueueMessages]) -> None:
+        """Hand a batch over that was committed."""
+        by_topic: dict[str, list[QueueMessages]] = defaultdict(list)
+        for messages in staged:
+            by_topic[messages.queue.split("@")[0]].append(messages)
+        for sink in self._sinks:
+            if sink.topic in by_topic:
+                self._hand_over(sink, BatchToken(self._job, batch), by_topic[sink.topic])
+
+    def of(self, operator: str) -> list[Batch]:
+        """Give the batches of one sink.
+
+        Raises
+        ------
+        StateError
+            There is none of this name.
+        """
+        if operator not in self._found:
+            raise StateError(
+                f"topology '{self._job}' has no operator '{operator}' that takes batches",
+                hint=f"it has {', '.join(self._found) or 'none'}",
+            )
+        return self._found[operator]
+
+    def _hand_over(self, sink: BatchSink, token: BatchToken, parts: list[QueueMessages]) -> None:
+        parts = sorted(parts, key=lambda part: part.queue)
+        records = batch_records(sink, [self._placed(part) for part in parts])
+        self._found[sink.name].append((token, records))
+        if self.calls and isinstance(sink, ForEachBatch):
+            sink.function(records, token)
+
+    def _placed(self, part: QueueMessages) -> BatchMessages:
+        begin = self._ends[part.queue]
+        self._ends[part.queue] += len(part)
+        offsets = np.arange(begin, begin + len(part), dtype=np.int64)
+        queue = MessageQueue.parse(part.queue)
+        return BatchMessages(queue, part.bodies, part.properties, part.times, offsets)
+
+
+# What stands in for broker and disk: staged output and state, in memory.
+
+
+class MemoryWriter:
+    """Keeps what the tasks of a batch stage."""
+
+    def __init__(self) -> None:
+        self.staged: list[QueueMessages] = []
+
+    def stage(self, messages: QueueMessages) -> int | None:
+        """Keep messages of one queue."""
+        self.staged.append(messages)
+        return None
+
+    def finish(self) -> StagedPart:
+        """End a task."""
+        return StagedPart(stage=0, partition=0, attempt=0, chunks=0, records=0)
+
+
+class MemoryCopies:
+    """Every partition of every state store, as of the last batch."""
+
+    def __init__(self) -> None:
+        self._bases: dict[tuple[str, int], MemoryBase] = {}
+
+    def base(self, store: str, partition: int) -> MemoryBase:
+        """Give one partition of a store."""
+        return self._bases.setdefault((store, partition), MemoryBase())
+
+
+@dataclass(slots=True)
+class SavedChanges:
+    """What the running batch changed, by store and partition."""
+
+    changes: dict[tuple[str, int], ChangeSet] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCopies:
+    """The state copies as one batch sees them."""
+
+    copies: MemoryCopies
+    saved: SavedChanges
+
+    def open(
+        self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
+    ) -> Copy:
+        """Open a store of one partition."""
+        del summary, lineage
+        return Copy(self.copies.base(store, partition))
+
+    def save(
+        self,
+        store: str,
+        partition: int,
+        attempt: tuple[int, int, int],
+        base: StateSummary | None,
+        changes: ChangeSet,
+    ) -> None:
+        """Keep the changes until the batch is done."""
+        del attempt, base
+        self.saved.changes[store, partition] = changes
+
+
+# What tests send, on its way into the first stage.
+
+
+class SourceQueues:
+    """The queues of a topology's source topics, and how far each was written.
+
+    Parameters
+    ----------
+    topology
+        Whose sources read them.
+    counts
+        Queues of topics; those left out have one.
+    """
+
+    def __init__(self, topology: Topology, counts: Mapping[str, int]) -> None:
+        self._sources = topology.sources
+        self._given = counts
+        topics = sorted({topic for source in topology.sources for topic in source.topics})
+        own = {sink.topic: sink.queues for sink in topology.throughs}
+        #: Number of queues of each topic that is read.
+        self.counts = {topic: counts.get(topic, own.get(topic, 1)) for topic in topics}
+        self._position = 0
+        self._offsets: dict[str, int] = defaultdict(int)
+        #: Everything that a test sent: what the log is to a broker.
+        self._by_mark: dict[int, tuple[str, MessageColumns, int]] = {}
+
+    def reads(self, topic: str) -> bool:
+        """Tell whether some source reads a topic; one that a pattern matches joins now."""
+        if topic not in self.counts and any(source.reads(topic) for source in self._sources):
+            self.counts[topic] = self._given.get(topic, 1)
+        return topic in self.counts
+
+    def name(self, topic: str, number: int) -> str:
+        """Name a queue."""
+        return f"{topic}@test@{number}"
+
+    @property
+    def names(self) -> list[str]:
+        """Name every queue."""
+        return [self.name(topic, number) for topic, n in self.counts.items() for number in range(n)]
+
+    def feed(self, task: Task, sent: list[Sent], clock: int) -> None:
+        """Run messages through the first stage, stored at this time of the clock."""
+        names = self.names
+        feed = SourceFeed(task, self._sources, names, forwards_headers=lambda _: True)
+        marks = np.arange(len(sent), dtype=np.int64) + self._position
+        self._position += len(sent)
+        runs = []
+        for topic in dict.fromkeys(message.topic for message in sent):
+            own = [number for number, message in enumerate(sent) if message.topic == topic]
+            messages = [sent[number] for number in own]
+            numbers = np.array([names.index(self.name(topic, m.queue)) for m in messages], np.intp)
+            columns = self._columns(messages, marks[own], clock)
+            for index, mark in enumerate(columns.position.tolist()):
+                self._by_mark[mark] = (topic, columns, index)
+            runs.append(Run(topic, columns, numbers))
+        feed.take(runs)
+
+    def find(self, mark: int) -> Original | None:
+        """Find a message that was sent by its mark."""
+        found = self._by_mark.get(mark)
+        return None if found is None else original_at(*found)
+
+    def _columns(self, messages: list[Sent], marks: Int64s, clock: int) -> MessageColumns:
+        return MessageColumns(
+            np.array(list(self._next_offsets(messages)), np.int64),
+            marks,
+            np.array([message.time for message in messages], np.int64),
+            np.full(len(messages), clock, np.int64),
+            np.array([message.queue for message in messages], np.int32),
+            np.zeros(len(messages), np.int32),
+            pa.array([message.body for message in messages], pa.binary()),
+            pa.array([message.properties for message in messages], pa.binary()),
+        )
+
+    def _next_offsets(self, messages: Iterable[Sent]) -> Iterable[int]:
+        for message in messages:
+            name = self.name(message.topic, message.queue)
+            yield self._offsets[name]
+            self._offsets[name] += 1
+
+
+# Taps: what operators send to their late outputs, kept for a test to read.
+
+#: The output that takes late records.
+LATE = "late"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tap(Operator):
+    """Keeps the records of one output of its parent for the test driver."""
+
+    label: ClassVar[str] = "tap"
+
+
+@dataclass(slots=True)
+class TappedContext(TaskContext):
+    """A task that also keeps what taps take."""
+
+    #: Chunks by the name of the operator that gave them.
+    taken: dict[str, list[Chunk]] = field(default_factory=lambda: defaultdict(list))
+
+
+class _TapProcessor(Processor[_Tap]):
+    def process(self, chunk: Chunk) -> Chunk:
+        """Keep the records."""
+        assert isinstance(self.context, TappedContext)
+        self.context.taken[self.operator.parents[0]].append(chunk)
+        return Chunk.empty()
+
+
+PROCESSORS[_Tap] = _TapProcessor
+
+
+def tapped(topology: Topology) -> Topology:
+    """Add a tap to the late output of every operator that goes by event time."""
+    taps = tuple(
+        _Tap(name=f"tap-{operator.name}", parents=(operator.name,), output=LATE)
+        for operator in topology.stateful
+        if operator.timed
+    )
+    return replace(topology, operators=(*topology.operators, *taps)) if taps else topology
+
 
 _FIRST_EPOCH = 1
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.keys import EXACT_KEY, KEYS, key_from_properties, properties_of_key
 from headrace.protocol.properties import decode_properties, encode_properties
-from headrace.runtime.low_level import times
-from headrace.topology.operators.through import THROUGH_PROPERTIES
+from headrace.runtime.low_level import cells
+from headrace.topology.operators.core import THROUGH_PROPERTIES
 
 if TYPE_CHECKING:
     from headrace.runtime.chunk import Chunk
@@ -230,7 +230,7 @@ def milliseconds(moment: datetime) -> int:
     if moment.tzinfo is None:
         message = f"{moment!r} has no time zone: give it one, e.g. .replace(tzinfo=UTC)"
         raise ValueError(message)
-    return times.milliseconds(moment)
+    return cells.milliseconds(moment)
 
 
 def _datetime(time: int) -> datetime:

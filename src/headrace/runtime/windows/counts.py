@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.windows.by_record import ByRecordProcessor
+from headrace.runtime.windows.sliding import ByRecordProcessor
 from headrace.topology.operators.windows import CountWindow
 
 if TYPE_CHECKING:

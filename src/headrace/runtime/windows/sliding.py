@@ -2,19 +2,234 @@
 
 from __future__ import annotations
 
+import heapq
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.runtime.windows.by_record import ByRecordProcessor
+import numpy as np
+
+from headrace.keys import decode_keys, encode_keys
+from headrace.runtime.aggregates.algebra import ABSENT
+from headrace.runtime.aggregates.running import Folder
+from headrace.runtime.chunk import NEVER, Chunk
+from headrace.runtime.keyless import skip_keyless
+from headrace.runtime.processors import Processor, ProcessorContext
+from headrace.runtime.state.layouts import PartLayout
+from headrace.runtime.user_code.failures import writing
+from headrace.runtime.windows.combining import give_late
 from headrace.runtime.windows.merging import MergedParts
-from headrace.topology.operators.windows import SlidingWindow
+from headrace.runtime.windows.parts import Part, PartStore
+from headrace.topology.operators.windows import SlidingWindow, WindowAggregate
+from headrace.topology.windowed import window_headers
 
 if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import Watermark
-    from headrace.runtime.processors import ProcessorContext
-    from headrace.runtime.windows.parts import Part
 
-__all__ = ["SlidingProcessor"]
+
+# Windows that depend on the records of their key, which are handled one by one, in order.
+
+WindowT = TypeVar("WindowT", bound=WindowAggregate)
+
+
+class ByRecordProcessor(Processor[WindowT]):
+    """Keeps parts by key, and acts on each when event time has come far enough."""
+
+    layout = PartLayout()
+
+    def __init__(self, operator: WindowT, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self.folder = Folder(operator, operator.aggregation, context.locator)
+        self.algebra = self.folder.algebra
+        self._store = PartStore(operator, self.algebra, context)
+        #: Keys by when they have something to do; some are no longer so.
+        self._agenda: list[tuple[int, bytes]] = []
+        self._late: list[int] = []
+        self._results = _Results()
+        self._retracts = context.retracts(operator)
+
+    @abstractmethod
+    def take(self, parts: list[Part], record: Part, value: Any) -> list[Part] | None:
+        """Put a record into the parts of its key.
+
+        The record comes as a part without an accumulator.  Gives the parts that it changed, None
+        when their windows have fired.
+        """
+
+    @abstractmethod
+    def next_time(self, parts: list[Part]) -> int | None:
+        """Tell when a key has something to do."""
+
+    @abstractmethod
+    def close(self, key: bytes, parts: list[Part], watermark: Watermark) -> None:
+        """Give what is due and drop what is no longer needed."""
+
+    @abstractmethod
+    def bounds(self, part: Part) -> tuple[int, int]:
+        """Give the window of a part."""
+
+    def content(self, parts: list[Part], part: Part) -> Any:
+        """Give the accumulator of a part's window."""
+        del parts
+        return part.accumulator
+
+    def run(self, inputs: Mapping[int, Chunk], watermarks: Sequence[Watermark]) -> Chunk:
+        """Handle records and the rise of event time in the order of their marks."""
+        chunk = skip_keyless(
+            Chunk.merge(list(inputs.values())), self.context.counters, self.operator.name
+        )
+        if self.operator.timed:
+            late, chunk = chunk.split(chunk.late(self.operator.grace))
+            give_late(self, late)
+        with writing(self.operator, "a key"):
+            keys = encode_keys(chunk.key_list()) if len(chunk) else []
+        self._begin(keys, watermarks)
+        pending = iter(watermarks)
+        watermark = next(pending, None)
+        for index, mark in enumerate(chunk.marks.tolist()):
+            while watermark is not None and watermark.mark < mark:
+                self._advance(watermark)
+                watermark = next(pending, None)
+            self._take(chunk, keys[index], index, mark)
+        while watermark is not None:
+            self._advance(watermark)
+            watermark = next(pending, None)
+        if self._late:
+            give_late(self, chunk.take(np.array(self._late, np.intp)))
+            self._late = []
+        if self.operator.emit == "update":
+            for key in dict.fromkeys(keys):
+                self.update(key, self._store.held[key])
+        results, self._results = self._results, _Results()
+        return results.chunk(of_records=self.operator.updates or not self.operator.timed)
+
+    def finish(self) -> Chunk:
+        """Write what is kept."""
+        self._store.write({key: self.next_time(parts) for key, parts in self._store.held.items()})
+        return Chunk.empty()
+
+    def _begin(self, keys: list[bytes], watermarks: Sequence[Watermark]) -> None:
+        due = self._store.take_due(watermarks[-1].time) if watermarks else []
+        self._store.read(keys)
+        if self._retracts:
+            self._note_given()
+        for key in due:
+            self._plan(key)
+
+    def _note_given(self) -> None:
+        """Note what was given in earlier batches of what was read, to take it back."""
+        for key in self._store.take_fresh():
+            parts = self._store.held[key]
+            for part in parts:
+                value = self._result(self.algebra.snapshot, parts, part, -1)
+                part.given = [(self.bounds(part), value)]
+
+    def _plan(self, key: bytes) -> None:
+        time = self.next_time(self._store.held[key])
+        if time is not None:
+            heapq.heappush(self._agenda, (time, key))
+
+    def _take(self, chunk: Chunk, key: bytes, index: int, mark: int) -> None:
+        time = int(chunk.times[index])
+        late_below = NEVER if chunk.late_below is None else int(chunk.late_below[index])
+        parts = self._store.held[key]
+        record = Part(time, time, 1, ABSENT, mark, time, late_below)
+        before = self.next_time(parts)
+        try:
+            changed = self.take(parts, record, chunk.values[index])
+        except Exception as error:  # noqa: BLE001 - user functions raise what they like
+            self.folder.take_out(error, mark)
+            return
+        if changed is None:
+            self._late.append(index)
+            return
+        for part in changed:
+            part.mark, part.time, part.late_below = mark, time, late_below
+        if changed:
+            self.taken(key, parts)
+        if self.next_time(parts) != before:
+            self._plan(key)
+
+    def taken(self, key: bytes, parts: list[Part]) -> None:
+        """Give what a record made complete."""
+
+    def _advance(self, watermark: Watermark) -> None:
+        while self._agenda and self._agenda[0][0] <= watermark.time:
+            time, key = heapq.heappop(self._agenda)
+            parts = self._store.held[key]
+            if self.next_time(parts) == time:
+                self.close(key, parts, watermark)
+                self._plan(key)
+        self.event_time = watermark.time
+
+    def fire(self, key: bytes, parts: list[Part], part: Part, mark: int) -> None:
+        """Give the result of a window that closes."""
+        if self.operator.emit == "update":
+            self.update(key, [part])
+        else:
+            value = self._result(self.algebra.result, parts, part, mark)
+            self._results.add(key, value, self.bounds(part), (part.last, mark, part.late_below))
+
+    def update(self, key: bytes, parts: list[Part]) -> None:
+        """Give the results of parts that have changed."""
+        held = self._store.held[key]
+        for part in parts:
+            if part.mark < 0:
+                continue
+            cause = (part.time, part.mark, part.late_below)
+            for bounds, old in part.given:
+                self._results.add(key, old, bounds, cause, taken_back=True)
+            value = self._result(self.algebra.snapshot, held, part, part.mark)
+            bounds = self.bounds(part)
+            self._results.add(key, value, bounds, cause)
+            part.given = [(bounds, value)] if self._retracts else []
+            part.mark = -1
+
+    def _result(self, of: Callable[[Any], Any], parts: list[Part], part: Part, mark: int) -> Any:
+        try:
+            return of(self.content(parts, part))
+        except Exception as error:
+            raise self.folder.failure(error, mark) from error
+
+
+class _Results:
+    """Results that one run gives."""
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._values: list[Any] = []
+        self._headers: list[dict[str, str] | None] = []
+        self._causes: list[tuple[int, int, int]] = []
+        self._retracts: list[bool] = []
+
+    def add(
+        self,
+        key: bytes,
+        value: Any,
+        bounds: tuple[int, int],
+        cause: tuple[int, int, int],
+        *,
+        taken_back: bool = False,
+    ) -> None:
+        self._keys.append(key)
+        self._values.append(value)
+        self._headers.append(window_headers(*bounds))
+        self._causes.append(cause)
+        self._retracts.append(taken_back)
+
+    def chunk(self, *, of_records: bool) -> Chunk:
+        """Make a chunk; ``of_records`` when records made the results, and not the time."""
+        if not self._keys:
+            return Chunk.empty()
+        times, marks, late_below = np.array(self._causes, np.int64).T
+        chunk = Chunk(decode_keys(self._keys), self._values, times, marks, self._headers)
+        if of_records:
+            chunk.late_below = late_below
+        if any(self._retracts):
+            chunk.retracts = np.array(self._retracts)
+        return chunk.take(np.argsort(chunk.marks, kind="stable"))
+
 
 #: Numbers of parts: the window that ends there has not fired, or has, and others still need it.
 _OPEN, _FIRED = 0, 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.spark.batches.sinks import BatchSinks
-from headrace.spark.batches.status import BatchSinkStatistics
+from headrace.spark.batches.failures import BatchSinkStatistics
+from headrace.spark.batches.runner import BatchSinks
 
 __all__ = ["BatchSinkStatistics", "BatchSinks"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from headrace.errors import UserCodeError
@@ -11,7 +13,26 @@ from headrace.user_lines import user_line
 if TYPE_CHECKING:
     from headrace.topology import BatchSink
 
-__all__ = ["failed_call"]
+
+# What a job says of the sinks that take whole batches.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSinkStatistics:
+    """One ``for_each_batch`` or ``sink_dataframe`` of a job at one moment."""
+
+    #: Everything up to this batch is handed over.
+    batch: int
+    #: Batches handed over since this start.
+    batches: int
+    #: How long the call that runs now has run; None between calls.
+    running: timedelta | None
+    #: Failed calls since the last good one, and what the last of them met.
+    failures: int
+    error: str | None
+    #: It has given up: what it should hand over is gone.
+    stopped: bool
+
 
 #: What Spark raises holds the whole stack of its Java side.
 _SHOWN = 2000

@@ -5,28 +5,266 @@ The job's commits wait for nothing here: the thread only hears that there is a n
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import socket
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from headrace.client import MessageQueue, PullConsumer
-from headrace.errors import HeadraceError, OffsetExpiredError, StateError
+from headrace.errors import (
+    HeadraceError,
+    JobFailedError,
+    OffsetExpiredError,
+    RequestTimeoutError,
+    StateError,
+    UserCodeError,
+)
 from headrace.failpoints import failpoint
 from headrace.runtime.batches.cutting import Cutter
 from headrace.runtime.batches.positions import Position, Positions
-from headrace.spark.batches.status import BatchSinkStatistics
+from headrace.runtime.batches.reading import batch_table, read_cut, table_schema
+from headrace.runtime.planning import make_splits
+from headrace.runtime.user_code.failures import raise_failure
+from headrace.spark.batches.failures import BatchSinkStatistics, failed_call
+from headrace.spark.family import MARK, family_mark
+from headrace.spark.session import get_session
+from headrace.spark.worker import connection, end_of_task
+from headrace.topology import BatchSink, BatchToken, SinkDataFrame
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
-    from headrace.runtime.batches.cutting import Cut
-    from headrace.runtime.job_plan import JobConnection
-    from headrace.topology import BatchSink
+    from types import TracebackType
 
-__all__ = ["BatchCall", "BatchRunner"]
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.runtime.batches.cutting import Cut
+    from headrace.runtime.job_plan import JobConnection, JobPlan
+    from headrace.spark.plans import PlanHandle
+
+
+# Committed batches as Spark data frames.
+
+#: Tasks of these calls and those of the job get their turns alternately.
+_POOL = "headrace-batches"
+
+Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class FrameWriter:
+    """Calls a writer of ``sink_dataframe`` with data frames of committed batches.
+
+    Parameters
+    ----------
+    plan
+        The job.
+    sink
+        The operator that has the writer.
+    handle
+        The job's plan, as its tasks know it.
+    """
+
+    def __init__(self, plan: JobPlan, sink: SinkDataFrame, handle: PlanHandle) -> None:
+        self._plan = plan
+        self._sink = sink
+        self._handle = handle
+        self._session: SparkSession | None = None
+        self._tag = f"{plan.job}-{sink.name}"
+
+    def __call__(self, cut: Cut) -> None:
+        """Call the writer with a batch, unless no record of it counts.
+
+        Raises
+        ------
+        UserCodeError
+            The writer raised.
+        """
+        # Its Java process may have ended since the last call.
+        session = self._session = get_session(self._plan.settings, self._plan.job)
+        context = session.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", _POOL)
+        context.addJobTag(self._tag)
+        # A task that hangs takes a slot: one is left for the job.
+        tasks = max(1, min(self._plan.settings.partitions, context.defaultParallelism - 1))
+        frame = frame_of(session, self._handle, self._sink, cut, tasks)
+        if not self._plan.shows_commits_only and frame.isEmpty():
+            return
+        try:
+            self._sink.writer(frame, BatchToken(self._plan.job, cut.batch))
+        except Exception as error:
+            writer = self._sink.writer.function
+            raise failed_call(self._sink, cut.batch, error, writer) from error
+
+    def interrupt(self) -> None:
+        """Cancel what runs in Spark, from another thread."""
+        # Where the Java process is gone, so is what ran there.
+        if self._session is None:
+            return
+        with contextlib.suppress(Py4JError, ConnectionError):
+            self._session.sparkContext.cancelJobsWithTag(self._tag)
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+def frame_of(
+    session: SparkSession, handle: PlanHandle, sink: BatchSink, cut: Cut, tasks: int
+) -> DataFrame:
+    """Make the data frame of a batch; its records are read where and when somebody asks for them."""
+    parts = [
+        msgspec.structs.replace(
+            cut, ranges={one.queue: (one.begin, one.end) for one in split.ranges}
+        )
+        for split in make_splits(cut.ranges, tasks)
+    ]
+    numbers = session.range(0, len(parts), 1, len(parts))
+    schema = from_arrow_schema(table_schema(sink))
+    return numbers.mapInArrow(_reader(handle, sink.name, parts), schema)
+
+
+def _reader(handle: PlanHandle, operator: str, parts: list[Cut]) -> Read:
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        job = connection(handle)
+        sink = job.plan.topology.operator(operator)
+        assert isinstance(sink, BatchSink)
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                for messages in read_cut(job.reader(sink.topic), parts[number]):
+                    yield batch_table(sink, messages)
+        end_of_task()
+
+    return read
+
+
+# The process in which a function of ``for_each_batch`` runs: it may hang, leak or die there.
+#
+# It takes no slot of Spark's, so a function that hangs holds no task up; and it can be killed, so a
+# function that hangs does not keep a job from stopping.
+
+_END_SECONDS = 2.0
+
+
+class FunctionProcess:
+    """Calls a function of the topology in a process that lives from batch to batch.
+
+    Parameters
+    ----------
+    job, operator
+        Names of the job, and of the operator that has the function.
+    handle
+        The job's plan.
+    """
+
+    def __init__(self, job: str, operator: str, handle: PlanHandle) -> None:
+        self._job = job
+        self._operator = operator
+        self._handle = handle
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Connection | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __call__(self, cut: Cut) -> None:
+        """Call the function with the records of a batch.
+
+        Raises
+        ------
+        UserCodeError
+            The function raised, or its process ended.
+        HeadraceError
+            The records could not be read.
+        """
+        channel = self._ready()
+        try:
+            channel.send_bytes(msgspec.json.encode(cut))
+            failure = channel.recv_bytes()
+        except (EOFError, OSError):
+            raise self._died() from None
+        if failure:
+            raise_failure(failure)
+
+    def interrupt(self) -> None:
+        """Kill the process, from another thread: the call fails."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+
+    def close(self) -> None:
+        """End the process."""
+        self.interrupt()
+        self._let_go()
+
+    def _ready(self) -> Connection:
+        with self._lock:
+            if self._closed:
+                raise UserCodeError(f"for_each_batch '{self._operator}' was stopped")
+            if self._channel is None:
+                self._process, self._channel = self._begun()
+            return self._channel
+
+    def _begun(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "headrace.spark.batches.function_worker", str(number)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[number],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    MARK: family_mark(),
+                },
+                # Ctrl-C in a terminal is for the job; this process ends with the channel.
+                start_new_session=True,
+            )
+        channel = Connection(ours.detach())
+        channel.send_bytes(self._operator.encode())
+        channel.send_bytes(self._handle.payload)
+        return process, channel
+
+    def _died(self) -> UserCodeError:
+        process = self._process
+        code = None if process is None else _ended(process)
+        self._let_go()
+        return UserCodeError(
+            f"the process of for_each_batch '{self._operator}' of job '{self._job}' ended with"
+            f" status {code} in the middle of a batch",
+            hint="the batch is handed over again; a status below 0 is a signal: -9 is often the"
+            " system that is out of memory",
+        )
+
+    def _let_go(self) -> None:
+        with self._lock:
+            process, channel = self._process, self._channel
+            self._process = self._channel = None
+        if channel is not None:
+            channel.close()
+        if process is not None:
+            _ended(process)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
 
 logger = logging.getLogger(__name__)
 
@@ -241,3 +479,96 @@ class BatchRunner:
             self._failed(missing)
         self._begins = dict(begins)
         return True
+
+
+# All sinks of a job that take whole batches.
+
+#: Seconds that a call may still run when the job stops.
+_PATIENCE = 5.0
+_SINKS_LOOK_SECONDS = 0.05
+
+
+class BatchSinks:
+    """Runs the sinks of a job that take whole batches, beside the job.
+
+    Parameters
+    ----------
+    job
+        Connection to the job's cluster.
+    handle
+        The job's plan for other processes.
+    batch
+        The last batch that the job has committed.
+    """
+
+    def __init__(self, job: JobConnection, handle: PlanHandle, batch: int) -> None:
+        self._job = job.plan.job
+        self._batch = batch
+        self._runners = [
+            BatchRunner(job, sink, _call(job, sink, handle))
+            for sink in job.plan.topology.batch_sinks
+        ]
+
+    def __enter__(self) -> Self:
+        with ExitStack() as failing:
+            failing.callback(self.stop)
+            for runner in self._runners:
+                runner.start(self._batch)
+            failing.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def committed(self, batch: int) -> None:
+        """Hear that the job has committed a batch."""
+        for runner in self._runners:
+            runner.committed(batch)
+
+    def stop(self) -> None:
+        """Begin no further call, give those that run a few seconds, and break them off."""
+        deadline = time.monotonic() + _PATIENCE
+        for runner in self._runners:
+            runner.ask_to_stop()
+        for runner in self._runners:
+            runner.stop(deadline)
+
+    def statistics(self) -> dict[str, BatchSinkStatistics]:
+        """Say how each sink stands, by its name."""
+        return {runner.sink.name: runner.statistics() for runner in self._runners}
+
+    def await_done(self, batch: int, timeout: timedelta | None) -> None:
+        """Wait until everything up to a batch is handed over.
+
+        Raises
+        ------
+        RequestTimeoutError
+            It was not, within ``timeout``; the message names the sink and its last error.
+        JobFailedError
+            A sink has given up.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        for runner in self._runners:
+            while not runner.has_done(batch):
+                status = runner.statistics()
+                what = f"{runner.sink.label} '{runner.sink.name}' of job '{self._job}'"
+                if status.stopped:
+                    raise JobFailedError(f"{what} has stopped: {status.error}")
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise RequestTimeoutError(
+                        f"{what} has done batch {status.batch} of {batch} within {timeout}"
+                        + (f"; its last error: {status.error}" if status.error else ""),
+                        hint="look at job.statistics().batches",
+                    )
+                time.sleep(_SINKS_LOOK_SECONDS)
+
+
+def _call(job: JobConnection, sink: BatchSink, handle: PlanHandle) -> BatchCall:
+    if isinstance(sink, SinkDataFrame):
+        return FrameWriter(job.plan, sink, handle)
+    return FunctionProcess(job.plan.job, sink.name, handle)

@@ -12,7 +12,7 @@ from headrace.keys import EXACT_KEY
 from headrace.protocol import properties as names
 from headrace.protocol.journal_tags import TAG
 from headrace.protocol.layout import slices
-from headrace.runtime.batches.tags import BATCH
+from headrace.runtime.batches.cutting import BATCH
 
 __all__ = ["RESERVED", "header_properties", "headers_column", "text_column"]
 

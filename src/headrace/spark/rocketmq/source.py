@@ -2,31 +2,434 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+import difflib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from headrace.errors import ConfigurationError
-from headrace.spark.rocketmq.cluster import connect
-from headrace.spark.rocketmq.failures import clear_errors
+from headrace.client import MessageQueue, PullConsumer
+from headrace.errors import ConfigurationError, OffsetExpiredError
 from headrace.spark.rocketmq.options import (
     READ_OPTIONS,
+    QueueFinder,
     WriteOptions,
     check_names,
+    connect,
     include_headers,
     read_options,
     write_options,
 )
-from headrace.spark.rocketmq.reader import RocketMQReader, RocketMQStreamReader
-from headrace.spark.rocketmq.schema import arrow_schema, check_written, read_schema
-from headrace.spark.rocketmq.writer import RocketMQStreamWriter, RocketMQWriter
+from headrace.spark.rocketmq.positions import Resolver, offsets_from_json, offsets_to_json
+from headrace.spark.rocketmq.ranges import ReadRange, share_out, split_ranges
+from headrace.spark.rocketmq.writer import (
+    RangeReader,
+    RocketMQStreamWriter,
+    RocketMQWriter,
+    clear_errors,
+    clear_errors_of,
+)
+from headrace.spark.worker import end_of_task
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
-__all__ = ["RocketMQSource", "register"]
+    from headrace.spark.rocketmq.options import ReadOptions
+    from headrace.spark.rocketmq.positions import Offsets
+
+
+# Planning batches: where a query begins, how far the next batch goes, what its tasks read.
+
+_log = logging.getLogger(__name__)
+
+
+class BatchPlanner:
+    """Plans a read that has an end.
+
+    Parameters
+    ----------
+    options
+        What to read.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def ranges(self) -> list[ReadRange]:
+        """Say what the tasks read.
+
+        Raises
+        ------
+        TopicNotFoundError
+            A topic does not exist.
+        SettingsError
+            A position does not fit the queues.
+        OffsetExpiredError
+            A queue does not hold an offset that was asked for.
+        """
+        options = self._options
+        queues = QueueFinder(options).all_queues()
+        consumer = PullConsumer(connect(options.cluster))
+        resolver = Resolver(consumer, options.strategy, fail_on_data_loss=options.fail_on_data_loss)
+        # The ends first: what arrives in between cannot make a queue end before it begins.
+        ends = resolver.ends(options.ending, queues)
+        begins = resolver.starts(options.starting, queues)
+        found = [ReadRange(queue, begins[queue], ends[queue]) for queue in queues]
+        return split_ranges([one for one in found if len(one) > 0], options.min_partitions)
+
+
+class StreamPlanner:
+    """Plans the batches of one query.
+
+    Parameters
+    ----------
+    options
+        What to read.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._finder = QueueFinder(options)
+        self._consumer = PullConsumer(connect(options.cluster), options.group)
+        self._committed: Offsets = {}
+        self._ends: Offsets = {}
+        self._target: Offsets | None = None
+
+    def initial(self) -> Offsets:
+        """Say where a query begins that has no checkpoint; errors as a batch read's."""
+        options = self._options
+        resolver = Resolver(
+            self._consumer, options.strategy, fail_on_data_loss=options.fail_on_data_loss
+        )
+        return resolver.starts(options.starting, self._finder.all_queues())
+
+    def freeze(self) -> None:
+        """Take what is there now as all that the query shall read."""
+        self._target = self._consumer.end_offsets(self._finder.present_queues())
+
+    def latest(self, start: Offsets, limit: int | None) -> Offsets:
+        """Say where a batch ends that begins at ``start`` and reads at most ``limit`` messages.
+
+        Raises
+        ------
+        OffsetExpiredError
+            A queue ends before ``start``: its topic was made anew.
+        TopicNotFoundError
+            A topic is gone.
+        """
+        # Spark asks for the end of a batch when everything before its start is done.
+        self.commit(start)
+        self._ends = self._consumer.end_offsets(self._finder.present_queues())
+        ends = self._ends if self._target is None else self._below_target()
+        begins = self._begins(start, ends)
+        backlogs = {q: ends[q] - begins[q] for q in sorted(ends) if ends[q] > begins[q]}
+        shares = backlogs if limit is None else share_out(backlogs, limit)
+        return {**start, **{queue: begins[queue] + size for queue, size in shares.items()}}
+
+    def _below_target(self) -> Offsets:
+        assert self._target is not None
+        present = self._ends.items()
+        return {q: min(end, self._target[q]) for q, end in present if q in self._target}
+
+    def _begins(self, start: Mapping[MessageQueue, int], ends: Offsets) -> Offsets:
+        """Where the batch begins in each queue: new queues, and topics made anew, at their first.
+
+        A queue that was given its target before it was made anew has nothing more to give.
+        """
+        first = [queue for queue in ends if queue not in start]
+        for queue in ends:
+            if queue in start and self._ends.get(queue, ends[queue]) < start[queue]:
+                self._report_loss(queue, start[queue], self._ends[queue])
+                first.append(queue)
+        known = {queue: start[queue] for queue in ends if queue in start}
+        return {**known, **self._consumer.begin_offsets(first)}
+
+    def _report_loss(self, queue: MessageQueue, start: int, end: int) -> None:
+        what = f"queue {queue} was read up to offset {start}, but now ends at {end}"
+        if self._options.fail_on_data_loss:
+            raise OffsetExpiredError(
+                f"{what}: its topic was made anew, or its broker lost messages",
+                hint="start the query with a new checkpoint, or set failOnDataLoss to false to go"
+                " on at the first message there is",
+            )
+        _log.warning("%s; going on at its first message", what)
+
+    def reported(self) -> Offsets | None:
+        """Say where the queues ended when that was last asked."""
+        return self._ends or None
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[ReadRange]:
+        """Say what the tasks of a batch read."""
+        anew = [queue for queue in end if queue not in start or end[queue] < start[queue]]
+        begins = {**start, **self._consumer.begin_offsets(anew)}
+        found = [ReadRange(queue, begins[queue], end[queue]) for queue in sorted(end)]
+        return split_ranges([one for one in found if len(one) > 0], self._options.min_partitions)
+
+    def commit(self, offsets: Offsets) -> None:
+        """Let the group's offsets follow, if there is a group."""
+        if self._options.group is None:
+            return
+        moved = {q: at for q, at in offsets.items() if self._committed.get(q) != at}
+        if moved:
+            self._consumer.commit(moved)
+            self._committed.update(moved)
+
+
+# The readers that Spark drives: one for batch reads, one for queries.
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, part: ReadRange) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+def _read(options: ReadOptions, schema: pa.Schema, partition: InputPartition) -> Iterator[Any]:
+    # Spark makes an empty partition of its own for a read that has none.
+    if isinstance(partition, RangePartition):
+        reader = RangeReader(options.cluster, schema, options.fail_on_data_loss, options.committed)
+        yield from clear_errors_of(reader.read(partition.part))
+        end_of_task()
+
+
+class RocketMQReader(DataSourceReader):
+    """Reads topics from one position to another.
+
+    Parameters
+    ----------
+    options
+        What to read.
+    schema
+        The columns to give.
+    """
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+
+    @clear_errors
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the tasks."""
+        return [RangePartition(part) for part in BatchPlanner(self._options).ranges()]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read the range of one task as Arrow record batches."""
+        return _read(self._options, self._schema, partition)
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics batch by batch.
+
+    Its offsets look like the option ``startingOffsets``: by topic and queue.
+
+    Parameters
+    ----------
+    options
+        What to read.
+    schema
+        The columns to give.
+    """
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._planner: StreamPlanner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get a copy: they read, and never plan.
+        return {**self.__dict__, "_planner": None}
+
+    @property
+    def _plans(self) -> StreamPlanner:
+        if self._planner is None:
+            self._planner = StreamPlanner(self._options)
+        return self._planner
+
+    @clear_errors
+    def initialOffset(self) -> dict[str, Any]:
+        """Say where a new query begins."""
+        return dict(offsets_to_json(self._plans.initial()))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Pass on ``maxOffsetsPerTrigger``."""
+        limit = self._options.max_offsets
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    @clear_errors
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take what is there now as the end of the query."""
+        self._plans.freeze()
+
+    @clear_errors
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Say where the next batch ends."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return dict(offsets_to_json(self._plans.latest(offsets_from_json(start), most)))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Say where the queues end, so that the query's progress shows its lag."""
+        ends = self._plans.reported()
+        return None if ends is None else dict(offsets_to_json(ends))
+
+    @clear_errors
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plan the tasks of one batch."""
+        parts = self._plans.ranges(offsets_from_json(start), offsets_from_json(end))
+        return [RangePartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read the range of one task as Arrow record batches."""
+        return _read(self._options, self._schema, partition)
+
+    @clear_errors
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let the group's offsets follow."""
+        self._plans.commit(offsets_from_json(end))
+
+
+# The columns of the data source: those that a read gives and those that a write takes.
+
+_HEADERS = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", StringType())])
+)
+_BYTES: tuple[DataType, ...] = (BinaryType(), StringType())
+_TEXT: tuple[DataType, ...] = (StringType(),)
+_NUMBER: tuple[DataType, ...] = (IntegerType(), LongType())
+_TIME: tuple[DataType, ...] = (TimestampType(),)
+
+READ_COLUMNS: Mapping[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "broker": StringType(),
+    "queue": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "bornTimestamp": TimestampType(),
+    "tags": StringType(),
+    "headers": _HEADERS,
+}
+"""Columns that a read gives, in order; ``headers`` on request."""
+
+WRITE_COLUMNS: Mapping[str, tuple[DataType, ...]] = {
+    "value": _BYTES,
+    "key": _BYTES,
+    "topic": _TEXT,
+    "queue": _NUMBER,
+    "broker": _TEXT,
+    "tags": _TEXT,
+    "timestamp": _TIME,
+    "bornTimestamp": _TIME,
+    "headers": (_HEADERS,),
+    "offset": _NUMBER,
+}
+"""Columns that a write takes, each with the types that it may have."""
+
+
+def read_schema(*, headers: bool) -> StructType:
+    """Give the schema of a read.
+
+    Examples
+    --------
+    >>> read_schema(headers=False).fieldNames()[:3]
+    ['key', 'value', 'topic']
+    """
+    names = [name for name in READ_COLUMNS if headers or name != "headers"]
+    return StructType([StructField(name, READ_COLUMNS[name]) for name in names])
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Check the columns that are to be read, and give their Arrow types.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such column, or it has another type.
+    """
+    for field in schema.fields:
+        if field.name not in READ_COLUMNS:
+            raise _unknown(field.name, READ_COLUMNS, "gives")
+        _check_type(field, (READ_COLUMNS[field.name],))
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def check_written(schema: StructType, *, topic_given: bool) -> None:
+    """Check the columns that are to be written.
+
+    Raises
+    ------
+    ConfigurationError
+        A column is missing or unknown, or has a type that cannot be written.
+    """
+    names = schema.fieldNames()
+    for field in schema.fields:
+        if field.name not in WRITE_COLUMNS:
+            raise _unknown(field.name, WRITE_COLUMNS, "takes")
+        _check_type(field, WRITE_COLUMNS[field.name])
+    if "value" not in names:
+        raise ConfigurationError(
+            f"the rocketmq sink needs a column 'value', and there are {_listed(names)}",
+            hint="name it: df.select(to_json(struct('*')).alias('value'))",
+        )
+    if "topic" not in names and not topic_given:
+        raise ConfigurationError(
+            "the rocketmq sink needs a topic: there is neither the option 'topic' nor a column"
+            " 'topic'",
+            hint='add .option("topic", "...")',
+        )
+
+
+def _check_type(field: StructField, allowed: tuple[DataType, ...]) -> None:
+    if not any(_same_type(field.dataType, one) for one in allowed):
+        wanted = " or ".join(one.simpleString() for one in allowed)
+        raise ConfigurationError(
+            f"column '{field.name}' has the type {field.dataType.simpleString()}, and must have"
+            f" {wanted}",
+            hint=f"cast it: col('{field.name}').cast('{allowed[0].simpleString()}')",
+        )
+
+
+def _same_type(one: DataType, other: DataType) -> bool:
+    # Whether nulls are possible plays no part: a struct of literals says they are not.
+    return one.simpleString() == other.simpleString()
+
+
+def _unknown(name: str, known: Iterable[str], verb: str) -> ConfigurationError:
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    hint = f"did you mean '{close[0]}'?" if close else f"select of {_listed(names)}"
+    return ConfigurationError(f"the rocketmq source {verb} no column '{name}'", hint=hint)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def register(spark: SparkSession) -> None:

@@ -2,31 +2,446 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 
-from headrace.client import Producer
-from headrace.spark.rocketmq.cluster import connect
-from headrace.spark.rocketmq.failures import clear_errors
-from headrace.spark.rocketmq.outgoing import Outgoing, RowRouter
+from headrace.client import MessageQueue, Producer, PullConsumer
+from headrace.encoding import decode
+from headrace.errors import (
+    ConfigurationError,
+    DeserializationError,
+    HeadraceError,
+    MessageRejectedError,
+    OffsetExpiredError,
+    TopicNotFoundError,
+)
+from headrace.keys import EXACT_KEY, encode_keys, key_properties, partitions_of
+from headrace.protocol.properties import KEYS, TAGS
+from headrace.spark.rocketmq.headers import header_properties, headers_column, text_column
+from headrace.spark.rocketmq.options import connect
 from headrace.spark.worker import end_of_task
 
 if TYPE_CHECKING:
-    from headrace.spark.rocketmq.options import WriteOptions
+    from headrace.protocol.columns import MessageColumns
+    from headrace.spark.rocketmq.options import ClusterOptions, WriteOptions
+    from headrace.spark.rocketmq.ranges import ReadRange
 
-__all__ = ["RocketMQStreamWriter", "RocketMQWriter", "Written", "write_rows"]
+
+# Rows as messages: which queue each goes to, and what it carries, column by column.
+
+_Int64s = npt.NDArray[np.int64]
+_Key = str | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Messages for one queue, in order."""
+
+    queue: MessageQueue
+    bodies: pa.BinaryArray
+    #: Raw properties strings.
+    properties: pa.BinaryArray
+    #: When each was made, in ms since 1970; None: now.
+    born: pa.Int64Array | None
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The keys of rows that have one."""
+
+    rows: _Int64s
+    encoded: list[bytes]
+    #: Their properties, one for every row, empty without a key.
+    properties: pa.BinaryArray
+
+
+class RowRouter:
+    """Turns rows into messages, grouped by queue.
+
+    A row with a number in ``queue`` goes there; otherwise its key decides by the hash that all of
+    Headrace uses; rows without a key are spread evenly.
+
+    Parameters
+    ----------
+    topic
+        Topic of all rows; None: the column ``topic`` says.
+    queues_of
+        Gives the writable queues of a topic, in order.
+    spread
+        Where the spreading of rows without a key begins.
+    """
+
+    def __init__(
+        self, topic: str | None, queues_of: Callable[[str], Sequence[MessageQueue]], spread: int
+    ) -> None:
+        self._topic = topic
+        self._queues_of = queues_of
+        self._spread = spread
+
+    def route(self, rows: pa.Table) -> Iterator[Outgoing]:
+        """Make the messages of some rows.
+
+        Raises
+        ------
+        ConfigurationError
+            A row has no topic, or names a queue that its topic does not have.
+        TopicNotFoundError
+            A topic does not exist or takes no messages.
+        MessageRejectedError
+            A row holds what a message cannot carry.
+        """
+        bodies = _column(rows, "value", pa.binary())
+        keys = _keys(rows)
+        properties = _properties(rows, keys)
+        born = _born(rows)
+        for queue, picks in self._groups(rows, keys):
+            chosen = pa.array(picks)
+            yield Outgoing(
+                queue,
+                bodies.take(chosen),
+                properties.take(chosen),
+                None if born is None else born.take(chosen),
+            )
+
+    def _groups(self, rows: pa.Table, keys: _Keys) -> Iterator[tuple[MessageQueue, _Int64s]]:
+        for topic, picks in self._topics(rows):
+            queues = list(self._queues_of(topic))
+            if not queues:
+                raise TopicNotFoundError(
+                    f"topic '{topic}' has no queue that takes messages",
+                    hint="check its permissions and that its broker runs",
+                )
+            numbers = self._numbers(rows, keys, queues)[picks]
+            order = np.argsort(numbers, kind="stable")
+            edges = np.searchsorted(numbers[order], np.arange(len(queues) + 1))
+            for number, queue in enumerate(queues):
+                if edges[number] < edges[number + 1]:
+                    yield queue, picks[order[edges[number] : edges[number + 1]]]
+
+    def _topics(self, rows: pa.Table) -> Iterator[tuple[str, _Int64s]]:
+        if self._topic is not None:
+            yield self._topic, np.arange(len(rows))
+            return
+        column = _column(rows, "topic", pa.string())
+        if column.null_count:
+            raise ConfigurationError(
+                "a row has null in column 'topic', and there is no option 'topic'",
+                hint="filter such rows out, or set the option to send all rows to one topic",
+            )
+        coded = column.dictionary_encode()
+        codes = coded.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        edges = np.searchsorted(codes[order], np.arange(len(coded.dictionary) + 1))
+        for number, topic in enumerate(coded.dictionary.to_pylist()):
+            yield topic, order[edges[number] : edges[number + 1]]
+
+    def _numbers(self, rows: pa.Table, keys: _Keys, queues: list[MessageQueue]) -> _Int64s:
+        """The place of each row's queue among the topic's queues."""
+        count = len(rows)
+        # In runs, so that a queue gets its rows in few requests.
+        numbers = (self._spread + np.arange(count) * len(queues) // max(count, 1)) % len(queues)
+        self._spread += 1
+        numbers[keys.rows] = partitions_of(keys.encoded, len(queues))
+        if "queue" in rows.column_names:
+            wanted = _column(rows, "queue", pa.int64())
+            given = np.flatnonzero(wanted.is_valid().to_numpy(zero_copy_only=False))
+            brokers = (
+                _column(rows, "broker", pa.string()) if "broker" in rows.column_names else None
+            )
+            numbers[given] = _named_queues(
+                wanted.take(pa.array(given)),
+                None if brokers is None else brokers.take(pa.array(given)),
+                queues,
+            )
+        return numbers
+
+
+def _named_queues(
+    numbers: pa.Int64Array, brokers: pa.StringArray | None, queues: list[MessageQueue]
+) -> _Int64s:
+    if brokers is None:
+        brokers = pa.nulls(len(numbers), pa.string())
+    places: dict[tuple[str | None, int], list[int]] = {}
+    for place, queue in enumerate(queues):
+        for broker in (queue.broker, None):
+            places.setdefault((broker, queue.queue_id), []).append(place)
+    named = zip(brokers.to_pylist(), numbers.to_pylist(), strict=True)
+    return np.array([_single(places.get(name, []), name, queues) for name in named], np.int64)
+
+
+def _single(found: list[int], name: tuple[str | None, int], queues: list[MessageQueue]) -> int:
+    if len(found) == 1:
+        return found[0]
+    broker, number = name
+    where = f"queue {number}" + (f" of broker '{broker}'" if broker is not None else "")
+    there = ", ".join(f"{queue.broker}@{queue.queue_id}" for queue in queues)
+    raise ConfigurationError(
+        f"a row is for {where}, which is not one queue of topic '{queues[0].topic}': it has"
+        f" {there}",
+        hint="correct the columns 'queue' and 'broker', or leave them out",
+    )
+
+
+def _column(rows: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
+    chunked = rows.column(name).combine_chunks()
+    whole = chunked if isinstance(chunked, pa.Array) else pa.concat_arrays(chunked.chunks)
+    return whole.cast(kind)
+
+
+def _keys(rows: pa.Table) -> _Keys:
+    count = len(rows)
+    if "key" not in rows.column_names:
+        return _Keys(np.empty(0, np.int64), [], pa.array([b""] * count, pa.binary()))
+    column = _column(rows, "key", pa.binary())
+    present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    keys = _key_values(column.take(pa.array(present)))
+    encoded = encode_keys(keys)
+    written = pa.array(key_properties(keys, encoded), pa.binary())
+    if len(present) < count:
+        places = np.zeros(count, np.int64)
+        places[present] = np.arange(len(present))
+        absent = np.ones(count, np.bool_)
+        absent[present] = False
+        written = pc.fill_null(written.take(pa.array(places, mask=absent)), b"")
+    return _Keys(present, encoded, written)
+
+
+def _key_values(column: pa.BinaryArray) -> list[_Key]:
+    """Text where the bytes are UTF-8, as every client writes keys; other bytes as they are."""
+    try:
+        texts: list[_Key] = column.cast(pa.string()).to_pylist()
+    except pa.ArrowInvalid:
+        return [_text_or_bytes(key) for key in column.to_pylist()]
+    return texts
+
+
+def _text_or_bytes(key: bytes) -> _Key:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return key
+
+
+def _properties(rows: pa.Table, keys: _Keys) -> pa.BinaryArray:
+    parts = [keys.properties]
+    if "tags" in rows.column_names:
+        parts.append(_tag_properties(_column(rows, "tags", pa.string())))
+    if "headers" in rows.column_names:
+        kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+        parts.append(header_properties(_column(rows, "headers", kind)))
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, b"")
+
+
+def _tag_properties(tags: pa.StringArray) -> pa.BinaryArray:
+    if pc.any(pc.match_substring_regex(tags, "[\x01\x02]")).as_py():
+        raise MessageRejectedError(
+            "a value of column 'tags' holds U+0001 or U+0002, which separate properties",
+            hint="tags are short plain words",
+        )
+    pairs = pc.binary_join_element_wise(
+        f"{TAGS}\x01".encode(), tags.cast(pa.binary()), b"\x02", b""
+    )
+    absent = pc.equal(pc.fill_null(pc.binary_length(tags), 0), 0)
+    return pc.if_else(absent, pa.scalar(b"", pa.binary()), pairs)
+
+
+def _born(rows: pa.Table) -> pa.Int64Array | None:
+    for name in ("bornTimestamp", "timestamp"):
+        if name in rows.column_names:
+            column = rows.column(name).combine_chunks()
+            zone = column.type.tz
+            return (
+                _column(rows, name, pa.timestamp("us", zone))
+                .cast(pa.timestamp("ms", zone), safe=False)
+                .cast(pa.int64())
+            )
+    return None
+
+
+# Failures as Spark shows them: the message, without the path through our own code.
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def clear_errors(call: Callable[P, R]) -> Callable[P, R]:
+    """Drop the traceback of our own errors: what to do stands in their message.
+
+    Spark prints the whole traceback in front of it, which hides the two lines that matter.
+    """
+
+    @functools.wraps(call)
+    def clear(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return call(*args, **kwargs)
+        except HeadraceError as error:
+            raise error.with_traceback(None) from None
+
+    return clear
+
+
+def clear_errors_of(items: Iterator[R]) -> Generator[R, None, None]:
+    """Do the same for an iterator."""
+    try:
+        yield from items
+    except HeadraceError as error:
+        raise error.with_traceback(None) from None
+
+
+# Messages as rows: pulled blocks become Arrow record batches, column by column.
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Messages of one queue that are to become rows: the first ``count`` of a pulled block."""
+
+    queue: MessageQueue
+    columns: MessageColumns
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+
+_Maker = Callable[[_Block, pa.DataType], pa.Array]
+
+
+def _key(block: _Block, kind: pa.DataType) -> pa.Array:
+    columns = block.columns
+    keys = columns.property(KEYS)[: len(block)]
+    exact = columns.property(EXACT_KEY)[: len(block)]
+    if exact.null_count == len(exact):
+        return keys
+    # Rare: keys that are not text, or too long for KEYS.
+    pairs = zip(keys.to_pylist(), exact.to_pylist(), strict=True)
+    return pa.array([key if data is None else _exact_key(key, data) for key, data in pairs], kind)
+
+
+def _exact_key(key: bytes | None, data: bytes) -> bytes | None:
+    """Read a key of bytes or text as it was; others stay in the hex that KEYS shows."""
+    try:
+        found = decode(bytes.fromhex(data.decode("ascii")))
+    except (ValueError, DeserializationError):
+        return key
+    if isinstance(found, str):
+        return found.encode("utf-8", "surrogatepass")
+    return found if isinstance(found, bytes) else key
+
+
+def _value(block: _Block, _: pa.DataType) -> pa.Array:
+    packed = block.columns.packed[: len(block)]
+    bodies = block.columns.body[: len(block)]
+    return pc.if_else(packed, None, bodies) if packed.any() else bodies
+
+
+def _constant(value: object, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+def _milliseconds(times: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(times), [None, pa.py_buffer(times * 1000)])
+
+
+_MAKERS: Mapping[str, _Maker] = {
+    "key": _key,
+    "value": _value,
+    "topic": lambda block, kind: _constant(block.queue.topic, len(block), kind),
+    "broker": lambda block, kind: _constant(block.queue.broker, len(block), kind),
+    "queue": lambda block, kind: _constant(block.queue.queue_id, len(block), kind),
+    "offset": lambda block, kind: pa.array(block.columns.queue_offset[: len(block)], kind),
+    "timestamp": lambda block, kind: _milliseconds(block.columns.stored[: len(block)], kind),
+    "bornTimestamp": lambda block, kind: _milliseconds(block.columns.born[: len(block)], kind),
+    "tags": lambda block, _: text_column(block.columns.property(TAGS)[: len(block)]),
+    "headers": lambda block, kind: headers_column(block.columns.properties[: len(block)], kind),
+}
+
+
+def record_batch(
+    queue: MessageQueue, columns: MessageColumns, end: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Make rows of the messages with offsets below ``end``, with the columns of a schema."""
+    block = _Block(queue, columns, int(np.searchsorted(columns.queue_offset, end)))
+    arrays = [_MAKERS[field.name](block, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReader:
+    """Reads ranges of queues as rows.
+
+    Examples
+    --------
+    >>> from headrace.spark.rocketmq.source import arrow_schema, read_schema
+    >>> def count(cluster: ClusterOptions, part: ReadRange) -> int:
+    ...     reader = RangeReader(cluster, arrow_schema(read_schema(headers=False)))
+    ...     return sum(batch.num_rows for batch in reader.read(part))
+    """
+
+    cluster: ClusterOptions
+    #: The columns to give.
+    schema: pa.Schema
+    #: Whether a message that is gone is an error, or passed over.
+    fail_on_data_loss: bool = True
+    #: Whether only what is committed of what jobs write is given.
+    committed: bool = False
+
+    def read(self, part: ReadRange) -> Iterator[pa.RecordBatch]:
+        """Give the rows of a range, in order.
+
+        Raises
+        ------
+        OffsetExpiredError
+            The queue no longer holds a message of the range, and that is an error.
+        """
+        consumer = PullConsumer(connect(self.cluster), committed=self.committed)
+        left = part
+        while len(left) > 0:
+            try:
+                for result in consumer.blocks(left.queue, left.begin, left.end):
+                    batches = [
+                        record_batch(left.queue, piece, left.end, self.schema)
+                        for piece in result.pieces()
+                    ]
+                    left = replace(left, begin=result.next_offset)
+                    yield from (batch for batch in batches if batch.num_rows)
+                return
+            except OffsetExpiredError as error:
+                held = left if self.fail_on_data_loss else _still_held(consumer, left)
+                if held == left:
+                    raise _gone(error) from None
+                left = held
+
+
+def _still_held(consumer: PullConsumer, part: ReadRange) -> ReadRange:
+    begin = max(part.begin, consumer.begin_offset(part.queue))
+    return replace(part, begin=begin, end=min(part.end, consumer.end_offset(part.queue)))
+
+
+def _gone(error: OffsetExpiredError) -> OffsetExpiredError:
+    return OffsetExpiredError(
+        error.message,
+        hint="the broker's retention deleted messages before they were read, or the topic was made"
+        " anew; set failOnDataLoss to false to pass over what is missing",
+    )
+
 
 #: Rows are collected up to so many bytes, so that requests are full and go to queues side by side.
 _ENOUGH = 8 * 1024 * 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.store.compaction.clock import StoreClock
 from headrace.store.compaction.queue_log import QueueLog
 from headrace.store.compaction.reports import (
     CompactionReport,
@@ -11,7 +10,7 @@ from headrace.store.compaction.reports import (
     QueueLogStatistics,
     QueueRead,
 )
-from headrace.store.compaction.settings import CompactionSettings
+from headrace.store.compaction.settings import CompactionSettings, StoreClock
 
 __all__ = [
     "CompactionReport",

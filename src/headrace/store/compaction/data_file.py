@@ -7,32 +7,303 @@ compacted away.
 from __future__ import annotations
 
 import os
+import struct
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import CorruptLogError
-from headrace.store.compaction.naming import data_path, index_path, keys_path
-from headrace.store.compaction.row_writer import (
-    INDEX_HEADER,
-    KEYS_HEADER,
-    ROW_HEADER_SIZE,
-    row_header,
+from headrace.errors import CorruptLogError, StoreFailedError
+from headrace.store.compaction.manifest import FileMeta, encode_checked
+from headrace.store.compaction.offset_map import (
+    INDEX,
+    KEY,
+    NOT_A_TOMBSTONE,
+    IndexRows,
+    KeyRows,
+    Rows,
 )
-from headrace.store.compaction.units import INDEX, KEY, IndexRows, KeyRows
-from headrace.store.fileops import read_all, read_error
-from headrace.store.verification import Verification
+from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, Verification, pack_header
+from headrace.store.fileops import Buffer, read_all, read_error, write_all, write_error
 
 if TYPE_CHECKING:
-    from headrace.store.compaction.manifest import FileMeta
     from headrace.store.fileops import FileOps
 
-__all__ = ["DataFile", "DerivedFileError"]
+
+# Names of the files of a queue's log.
+
+
+def make_name(base: int, generation: int) -> str:
+    """Name a file by its first offset; the generation makes the name unique.
+
+    >>> make_name(12, 3)
+    '00000000000000000012-3'
+    """
+    return f"{base:020d}-{generation}"
+
+
+def data_path(folder: Path, name: str) -> Path:
+    """Path of a data file.
+
+    >>> data_path(Path("q"), "0-1").name
+    '0-1.data'
+    """
+    return folder / f"{name}.data"
+
+
+def index_path(folder: Path, meta: FileMeta) -> Path:
+    """Path of a file's index."""
+    return folder / f"{meta.name}.{meta.derived}.index"
+
+
+def keys_path(folder: Path, meta: FileMeta) -> Path:
+    """Path of a file's key sidecar."""
+    return folder / f"{meta.name}.{meta.derived}.keys"
+
+
+def synced_path(folder: Path, name: str) -> Path:
+    """Path of the note that tells how far the active file was synced.
+
+    >>> synced_path(Path("q"), "0-1").name
+    '0-1.synced'
+    """
+    return folder / f"{name}.synced"
+
+
+# Writing the derived files of one data file: index and key sidecar.
+
+#: Magic, version, mark of digest and secret.
+_HEADER = struct.Struct("<4sHxx8s")
+_VERSION = 1
+ROW_HEADER_SIZE = _HEADER.size
+INDEX_HEADER = b"HRCI"
+KEYS_HEADER = b"HRCK"
+
+
+def row_header(magic: bytes, mark: bytes) -> bytes:
+    """Make the head of a derived file.
+
+    >>> len(row_header(KEYS_HEADER, b"12345678"))
+    16
+    """
+    return _HEADER.pack(magic, _VERSION, mark)
+
+
+class RowWriter:
+    """Appends rows to an index and a key sidecar, and keeps what the manifest says of them.
+
+    Caller: one thread.
+    """
+
+    def __init__(self, folder: Path, meta: FileMeta, mark: bytes, ops: FileOps) -> None:
+        self._folder = folder
+        self._ops = ops
+        self._heads = row_header(INDEX_HEADER, mark), row_header(KEYS_HEADER, mark)
+        self._fds: tuple[int, int] | None = None
+        if meta.count == 0:
+            crcs = [zlib.crc32(head) for head in self._heads]
+            meta = msgspec.structs.replace(meta, index_crc=crcs[0], keys_crc=crcs[1])
+        #: What is written so far.
+        self.meta = meta
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds descriptors."""
+        return self._fds is not None
+
+    def write(self, rows: Rows, size: int) -> None:
+        """Append rows of records that end at a size of the data file."""
+        if not len(rows):
+            return
+        meta = self.meta
+        fds = self._fds or self._open()
+        index, keys = rows.index.tobytes(), rows.keys.tobytes()
+        heads = self._heads if meta.count == 0 else (b"", b"")
+        contents = ((heads[0], index, INDEX.itemsize), (heads[1], keys, KEY.itemsize))
+        for fd, (head, content, row_size) in zip(fds, contents, strict=True):
+            at = 0 if head else ROW_HEADER_SIZE + meta.count * row_size
+            write_all(self._ops, fd, [head, content] if head else [content], at)
+        self.meta = _extended(meta, rows, size, (index, keys))
+
+    def sync(self) -> None:
+        """Put the rows on the disk."""
+        for fd in self._fds or ():
+            self._ops.fdatasync(fd)
+
+    def close(self) -> None:
+        """Close the files; the next write opens them again."""
+        fds, self._fds = self._fds, None
+        for fd in fds or ():
+            self._ops.close(fd)
+
+    def _open(self) -> tuple[int, int]:
+        flags = os.O_WRONLY | os.O_CREAT
+        index = self._ops.open(index_path(self._folder, self.meta), flags)
+        try:
+            keys = self._ops.open(keys_path(self._folder, self.meta), flags)
+        except BaseException:
+            self._ops.close(index)
+            raise
+        self._fds = index, keys
+        return self._fds
+
+
+def _extended(meta: FileMeta, rows: Rows, size: int, contents: tuple[bytes, bytes]) -> FileMeta:
+    met = rows.index["met"]
+    deletes = met[met != NOT_A_TOMBSTONE]
+    earliest = meta.met
+    if len(deletes):
+        here = int(deletes.min())
+        earliest = here if meta.met == NOT_A_TOMBSTONE else min(meta.met, here)
+    oldest, newest = int(rows.stored.min()), int(rows.stored.max())
+    return msgspec.structs.replace(
+        meta,
+        first=meta.first if meta.count else int(rows.index["offset"][0]),
+        last=int(rows.index["offset"][-1]),
+        count=meta.count + len(rows),
+        size=size,
+        index_crc=zlib.crc32(contents[0], meta.index_crc),
+        keys_crc=zlib.crc32(contents[1], meta.keys_crc),
+        keyless=meta.keyless + rows.keyless,
+        tombstones=meta.tombstones + len(deletes),
+        met=earliest,
+        oldest=min(meta.oldest, oldest) if meta.count else oldest,
+        newest=max(meta.newest, newest) if meta.count else newest,
+    )
+
+
+# Writing one data file with its derived files.
+
+#: Records are put into entries of about this size: what a cold read has to check at once.
+ENTRY_BYTES = 256 * 1024
+#: Two notes of how far the file was synced are written in turn, each in a place of this size.
+SYNCED_SLOT = 512
+
+
+class DataWriter:
+    """Appends records as checked entries, and their rows to the derived files.
+
+    It holds three descriptors from a write to the next :meth:`release`.
+    Caller: one thread at a time.
+    """
+
+    def __init__(
+        self, folder: Path, meta: FileMeta, mark: bytes, ops: FileOps, *, is_new: bool = True
+    ) -> None:
+        self._folder = folder
+        self._path = data_path(folder, meta.name)
+        self._ops = ops
+        self._rows = RowWriter(folder, meta, mark, ops)
+        self._fd: int | None = None
+        #: Whether the names of the files may not be on the disk yet.
+        self._unnamed = is_new
+        self._synced = meta.size
+        self._notes = 0
+
+    @property
+    def meta(self) -> FileMeta:
+        """What is written so far."""
+        return self._rows.meta
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds descriptors."""
+        return self._fd is not None or self._rows.is_open
+
+    def write(self, payload: memoryview, rows: Rows) -> None:
+        """Append records; ``at`` of the rows is made to count from the file's first byte.
+
+        Raises
+        ------
+        StoreError
+            Nothing was appended.
+        """
+        meta = self.meta
+        buffers, places = self._entries(payload, rows, meta.size)
+        rows.index["at"] = places
+        try:
+            if self._fd is None:
+                self._fd = self._ops.open(self._path, os.O_RDWR | os.O_CREAT)
+            write_all(self._ops, self._fd, buffers, meta.size)
+            self._rows.write(rows, meta.size + sum(map(len, buffers)))
+        except OSError as error:
+            raise write_error(self._ops, self._path, error) from error
+
+    def sync(self, *, rows: bool = False) -> None:
+        """Put the data on the disk, and the rows when asked to; they can be made again.
+
+        Raises
+        ------
+        StoreFailedError
+            What the disk holds is now unknown.
+        """
+        if self._fd is not None and self._synced < self.meta.size:
+            try:
+                self._ops.fdatasync(self._fd)
+                if rows:
+                    self._rows.sync()
+                if self._unnamed:
+                    self._ops.sync_directory(self._folder)
+            except OSError as error:
+                raise StoreFailedError(
+                    f"could not sync {self._path}: {error.strerror or error}",
+                    hint="check the disk, then start again: recovery keeps what reached it",
+                ) from error
+            self._unnamed = False
+            self._synced = self.meta.size
+
+    def note(self) -> None:
+        """Leave a note of what is synced: recovery then reads only what comes after it."""
+        content = encode_checked(self.meta).ljust(SYNCED_SLOT, b"\0")
+        fd = self._ops.open(synced_path(self._folder, self.meta.name), os.O_WRONLY | os.O_CREAT)
+        try:
+            write_all(self._ops, fd, [content], self._notes % 2 * SYNCED_SLOT)
+        finally:
+            self._ops.close(fd)
+        self._notes += 1
+
+    def release(self) -> None:
+        """Give back the descriptors; the next write opens the files again.
+
+        Caller: has synced, or gives the file up.
+        """
+        fd, self._fd = self._fd, None
+        try:
+            self._rows.close()
+        finally:
+            if fd is not None:
+                self._ops.close(fd)
+
+    def _entries(
+        self, payload: memoryview, rows: Rows, position: int
+    ) -> tuple[list[Buffer], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+        """Frame records, and tell where each will lie."""
+        ends = np.cumsum(rows.index["size"], dtype=np.int64)
+        buffers: list[Buffer] = []
+        cuts: list[int] = []
+        first = begin = 0
+        while first < len(ends):
+            last = max(int(np.searchsorted(ends, begin + ENTRY_BYTES, "right")), first + 1)
+            end = int(ends[last - 1])
+            piece = payload[begin:end]
+            buffers += (self._header(position, piece, last - first), piece)
+            position += HEADER_SIZE + len(piece)
+            first, begin = last, end
+            cuts.append(last)
+        entry = np.searchsorted(cuts, np.arange(len(ends)), "right") + 1
+        at = self.meta.size + ends - rows.index["size"] + HEADER_SIZE * entry
+        return buffers, at
+
+    def _header(self, position: int, payload: memoryview, count: int) -> bytes:
+        return pack_header(
+            EntryKind.DATA, position, payload, count, synced=self._synced, unit=NO_UNIT
+        )
+
 
 _NOTHING = memoryview(b"")
 #: Rows of a key sidecar in memory at a time.

@@ -2,28 +2,373 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from headrace.errors import CorruptLogError, StoreError, StoreFailedError
-from headrace.store.compaction.data_file import DerivedFileError
-from headrace.store.compaction.entry_reader import damage_at
+from headrace.errors import (
+    CorruptLogError,
+    InvalidParameterError,
+    NotFoundError,
+    StoreError,
+    StoreFailedError,
+)
+from headrace.protocol.layout import MIN_RECORD
+from headrace.store.compaction.data_file import (
+    DataFile,
+    DataWriter,
+    DerivedFileError,
+    RowWriter,
+    make_name,
+)
 from headrace.store.compaction.manifest import MANIFEST_NAME, FileMeta, Manifest, publish
-from headrace.store.compaction.recovery import derive, paths_of, remove_files
-from headrace.store.compaction.row_writer import RowWriter
-from headrace.store.compaction.view import Part, View
+from headrace.store.compaction.offset_map import INDEX, IndexRows, Part, Rows, View, describe
+from headrace.store.compaction.recovery import damage_at, derive, paths_of, remove_files
+from headrace.store.compaction.reports import QueueRead
 from headrace.store.fileops import write_error
+from headrace.store.reading import ReadStatus, store_time_of
 
 if TYPE_CHECKING:
+    from headrace.protocol.records import Records
     from headrace.store.compaction.digests import KeyDigest
     from headrace.store.compaction.recovery import Recovered
     from headrace.store.fileops import FileOps
 
-__all__ = ["LogFiles"]
+
+# A bound on the files that logs hold open for writing, over all queues.
+
+
+class Owner(Protocol):
+    """Who holds files open and can do without."""
+
+    def rest(self) -> None:
+        """Sync what is written and close the files; must not raise."""
+
+
+class OpenFiles:
+    """Knows who has files open, and asks the one that was idle longest to close them.
+
+    Files are not closed right after a write: an error of the disk is told to a descriptor that
+    was open when the bytes were written, so they stay open until they are synced.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._owners: dict[Owner, None] = {}
+
+    def use(self, owner: Owner) -> None:
+        """Take note of a write. Caller: holds no lock of its own."""
+        with self._lock:
+            self._owners.pop(owner, None)
+            self._owners[owner] = None
+            idle = None
+            if len(self._owners) > self._limit:
+                idle = next(iter(self._owners))
+                del self._owners[idle]
+        if idle is not None:
+            idle.rest()
+
+    def drop(self, owner: Owner) -> None:
+        """Take note that an owner has closed its files."""
+        with self._lock:
+            self._owners.pop(owner, None)
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+
+# The appending side of a queue's log.
+
+#: Logs of one process that hold files open for writing at the same time.
+_open_files = OpenFiles(256)
+
+
+class Appender:
+    """Writes to the active file, and closes it when it is full.
+
+    Caller: one thread, but for :meth:`rest`.
+    """
+
+    def __init__(self, files: LogFiles, writer: DataWriter, file_size: int) -> None:
+        self._files = files
+        self._writer = writer
+        self._file_size = file_size
+        #: Everything below is on disk.
+        self.durable = files.view.log_end
+        #: Held by who writes to the active file.
+        self.lock = threading.RLock()
+
+    def append(self, records: Records, positions: npt.NDArray[np.int64] | None) -> None:
+        """Append records; see :meth:`QueueLog.append`."""
+        rows = describe(records, self._files.digest)
+        if positions is not None:
+            rows.index["log_position"] = positions
+        self._check_order(rows)
+        payload = memoryview(records.data)
+        starts = [*records.starts.tolist(), len(payload)]
+        with self.lock:
+            self._files.require_usable()
+            self._files.make_folder()
+            first = 0
+            while first < len(rows):
+                last = first + self._fitting(rows.index["size"][first:])
+                if last == first:
+                    self.roll()
+                    continue
+                self._writer.write(payload[starts[first] : starts[last]], rows.part(first, last))
+                self._files.extend(self._writer.meta)
+                first = last
+        _open_files.use(self)
+
+    def sync(self) -> None:
+        """Put everything on the disk, and close the files until the next append."""
+        with self.lock:
+            self._files.require_usable()
+            self._sync()
+        _open_files.drop(self)
+
+    def rest(self) -> None:
+        """Do as :meth:`sync`, but keep an error for the next call of the owner."""
+        with self.lock, contextlib.suppress(StoreError):
+            if not (self._files.has_failed or self._files.is_closed):
+                self._sync()
+
+    def roll(self) -> None:
+        """Close the active file, if it holds anything."""
+        with self.lock:
+            self._files.require_usable()
+            view = self._files.view
+            if not view.active.meta.count:
+                return
+            self._sync(rows=True)
+            fresh = self.fresh(view.log_end)
+
+            def rolled(view: View) -> View:
+                return View((*view.closed, view.active), fresh, view.log_end, view.clean_until)
+
+            self._files.publish(rolled)
+            self.begin(fresh)
+
+    def fresh(self, base: int) -> Part:
+        """Describe a new active file."""
+        files = self._files
+        meta = FileMeta(make_name(base, files.new_number()))
+        return Part(meta, DataFile(files.folder, meta, files.ops, good_from=0))
+
+    def begin(self, part: Part) -> None:
+        """Go on with a new active file that was published."""
+        files = self._files
+        self._writer = DataWriter(files.folder, part.meta, files.digest.mark, files.ops)
+        self.durable = files.view.log_end
+
+    def close(self, *, sync: bool) -> None:
+        """Give the files back, synced or not."""
+        try:
+            if sync and not self._files.has_failed:
+                self._sync()
+        finally:
+            _open_files.drop(self)
+            with contextlib.suppress(OSError):
+                self._writer.release()
+
+    def _check_order(self, rows: Rows) -> None:
+        offsets = rows.index["offset"]
+        next_offset = self._files.view.log_end
+        if int(offsets[0]) < next_offset or bool((np.diff(offsets) <= 0).any()):
+            raise InvalidParameterError(
+                f"records with offsets {int(offsets[0])} to {int(offsets[-1])} cannot be appended "
+                f"to {self._files.folder}: the next offset is {next_offset}, and offsets rise"
+            )
+
+    def _fitting(self, sizes: npt.NDArray[np.int32]) -> int:
+        """How many of the records the active file takes; one that is too large has its own."""
+        used = self._files.view.active.meta.size
+        left = self._file_size - used
+        count = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, "right"))
+        return max(count, 0 if used else 1)
+
+    def _sync(self, *, rows: bool = False) -> None:
+        end = self._files.view.log_end
+        try:
+            self._writer.sync(rows=rows)
+        except StoreFailedError as error:
+            with contextlib.suppress(OSError):
+                self._writer.release()
+            raise self._files.fail(error) from error.__cause__
+        if self.durable < end:
+            self.durable = end
+            # The note only saves the next start some work.
+            with contextlib.suppress(OSError):
+                self._writer.note()
+        self._writer.release()
+
+
+# Reading a view: byte ranges of the records from an offset on, found without decoding any.
+
+#: With a tag filter a read looks at up to so many records for those that match.
+_FILTER_WINDOW = 16_384
+#: More ranges than this are joined into one buffer when they are small.
+_MAX_SLICES = 256
+_SMALL_SLICE = 4096
+
+
+def read(
+    view: View, offset: int, max_count: int, max_bytes: int, tags: frozenset[int] | None
+) -> QueueRead:
+    """Read from an offset on; one that is gone or was never there means the next larger one."""
+    if offset > view.log_end:
+        return _nothing(ReadStatus.BEYOND, view, view.log_end)
+    max_count = max(max_count, 1)
+    # What lies behind the last one that can fit is not even looked at.
+    most = min(max_count, max_bytes // MIN_RECORD + 1)
+    window = most if tags is None else max(most, _FILTER_WINDOW)
+    slices: list[memoryview] = []
+    count = 0
+    next_offset = -1
+    for part, rows in _rows_from(view, offset, window):
+        chosen, seen = _choose(rows, max_count - count, max_bytes, tags, is_first=count == 0)
+        found, good = _slices(part, rows[chosen], may_stop=count > 0)
+        if good < len(chosen):
+            # Damage ends this read; one that begins there tells of it.
+            chosen, seen = chosen[:good], int(chosen[good])
+        slices += found
+        count += len(chosen)
+        max_bytes -= int(rows["size"][chosen].sum())
+        if seen:
+            next_offset = int(rows["offset"][seen - 1]) + 1
+        if seen < len(rows) or count == max_count:
+            break
+    if next_offset < 0:
+        return _nothing(ReadStatus.AT_END, view, view.log_end)
+    if not count:
+        return _nothing(ReadStatus.NO_MATCH, view, next_offset)
+    if len(slices) > _MAX_SLICES and sum(map(len, slices)) < _SMALL_SLICE * len(slices):
+        slices = [memoryview(b"".join(slices))]
+    return QueueRead(ReadStatus.FOUND, slices, count, next_offset, view.min_offset, view.log_end)
+
+
+def units(view: View, first: int, last: int) -> IndexRows:
+    """Give the index rows of the offsets from ``first`` to before ``last``."""
+    found = []
+    for part in view.parts[view.first_part(first) :]:
+        if part.meta.first >= last:
+            break
+        begin = part.file.row_of(part.meta, first)
+        end = part.meta.count
+        if part.meta.last >= last:
+            end = part.file.row_of(part.meta, last)
+        found.append(part.file.index(part.meta)[begin:end])
+    return np.concatenate(found) if found else np.empty(0, INDEX)
+
+
+def store_time(view: View, offset: int) -> int:
+    """Tell when a record was stored, ms since 1970.
+
+    Raises
+    ------
+    NotFoundError
+        The log does not hold the offset.
+    """
+    number = view.first_part(offset)
+    if number < len(view.parts):
+        part = view.parts[number]
+        row = part.file.row_of(part.meta, offset)
+        if int(part.file.index(part.meta)["offset"][row]) == offset:
+            return _store_time(part, row)
+    raise NotFoundError(f"the compaction log does not hold offset {offset}")
+
+
+def offset_at(view: View, timestamp: int, *, upper: bool) -> int:
+    """Find a record by its store time: the first that is not older, or the last that is not newer.
+
+    The log's end when all are older; the first offset when all are newer.
+    """
+    bases = np.cumsum([0, *(part.meta.count for part in view.parts)])
+    low, high = 0, int(bases[-1])
+    while low < high:
+        middle = (low + high) // 2
+        part, row = _locate(view, bases, middle)
+        time = _store_time(part, row)
+        if time < timestamp or (upper and time == timestamp):
+            low = middle + 1
+        else:
+            high = middle
+    if upper:
+        low = max(low - 1, 0)
+    if low == bases[-1]:
+        return view.log_end
+    part, row = _locate(view, bases, low)
+    return int(part.file.index(part.meta)["offset"][row])
+
+
+def _locate(
+    view: View, bases: np.ndarray[tuple[int], np.dtype[np.int64]], row: int
+) -> tuple[Part, int]:
+    number = int(np.searchsorted(bases, row, "right")) - 1
+    return view.parts[number], row - int(bases[number])
+
+
+def _store_time(part: Part, row: int) -> int:
+    unit = part.file.index(part.meta)[row]
+    at = int(unit["at"])
+    return store_time_of(part.file.checked(at, at + int(unit["size"])))
+
+
+def _rows_from(view: View, offset: int, window: int) -> Iterator[tuple[Part, IndexRows]]:
+    for part in view.parts[view.first_part(offset) :]:
+        first = part.file.row_of(part.meta, offset)
+        rows = part.file.index(part.meta)[first : first + window]
+        yield part, rows
+        window -= len(rows)
+        if window <= 0:
+            return
+
+
+def _choose(
+    rows: IndexRows, max_count: int, max_bytes: int, tags: frozenset[int] | None, *, is_first: bool
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int]:
+    """Pick rows, and tell how many were looked at before the read was full."""
+    chosen = np.arange(len(rows))
+    if tags is not None:
+        chosen = np.flatnonzero(np.isin(rows["tag"], np.fromiter(tags, np.int32, len(tags))))
+    sizes = np.cumsum(rows["size"][chosen], dtype=np.int64)
+    # One record is given however large it is, or a reader could never get past it.
+    fitting = max(int(np.searchsorted(sizes, max_bytes, side="right")), int(is_first))
+    count = min(fitting, max_count, len(chosen))
+    seen = len(rows) if count == len(chosen) else int(chosen[count])
+    return chosen[:count], seen
+
+
+def _slices(part: Part, rows: IndexRows, *, may_stop: bool) -> tuple[list[memoryview], int]:
+    """Give the bytes of rows in front of the first damage, and how many rows these are."""
+    if not len(rows):
+        return [], 0
+    starts = np.ascontiguousarray(rows["at"])
+    ends = starts + rows["size"]
+    breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+    bounds = np.concatenate(([0], breaks, [len(rows)])).tolist()
+    slices: list[memoryview] = []
+    for first, last in itertools.pairwise(bounds):
+        try:
+            slices.append(part.file.checked(int(starts[first]), int(ends[last - 1])))
+        except CorruptLogError:
+            if slices or may_stop:
+                return slices, first
+            raise
+    return slices, len(rows)
+
+
+def _nothing(status: ReadStatus, view: View, next_offset: int) -> QueueRead:
+    return QueueRead(status, [], 0, next_offset, view.min_offset, view.log_end)
+
 
 _Answer = TypeVar("_Answer")
 

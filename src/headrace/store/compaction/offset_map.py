@@ -7,16 +7,25 @@ in it is done record by record: a batch of keys is looked for slot after slot, a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from headrace.store.compaction.units import KeyRows
+from headrace.protocol.layout import locate, slices
+from headrace.protocol.properties import KEYS
+from headrace.protocol.property_columns import property_column
+from headrace.protocol.records import Records, record_sizes
+from headrace.protocol.stamps import tag_hashes
 
-__all__ = ["SLOT_BYTES", "DistinctKeys", "OffsetMap", "slots_for"]
+if TYPE_CHECKING:
+    from headrace.store.compaction.data_file import DataFile
+    from headrace.store.compaction.digests import KeyDigest
+    from headrace.store.compaction.manifest import FileMeta
+
 
 SLOT_BYTES = 24
 #: Share of the slots that a map of estimated size is to fill; more costs time, less memory.
@@ -60,7 +69,7 @@ class OffsetMap:
 
     Examples
     --------
-    >>> from headrace.store.compaction.units import KEY
+    >>> from headrace.store.compaction.offset_map import KEY
     >>> rows = np.array([(1, 1, 10), (2, 2, 11), (1, 1, 12)], KEY)
     >>> offsets = OffsetMap(100)
     >>> offsets.add(rows), len(offsets), offsets.latest(rows).tolist()
@@ -212,7 +221,7 @@ class DistinctKeys:
 
     Examples
     --------
-    >>> from headrace.store.compaction.units import KEY
+    >>> from headrace.store.compaction.offset_map import KEY
     >>> rows = np.zeros(3, KEY)
     >>> rows["high"] = 5, 6, 5
     >>> DistinctKeys.of([rows], 3)
@@ -248,3 +257,327 @@ class DistinctKeys:
         if not self._bits:
             return float(count)
         return float((count + 2 * count**0.5 + 1) * (1 << int(self._bits)))
+
+
+# Rows of the derived files, and how they are made from records.
+#
+# An index row says where a record lies, a key row which key it has.  Both files have one row for
+# each record, in the order of the offsets, so row ``i`` of both is the same record.
+
+INDEX = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("log_position", "<i8"),
+        ("at", "<i8"),
+        ("met", "<i8"),
+        ("size", "<i4"),
+        ("tag", "<i4"),
+    ]
+)
+"""Queue offset, place in the commit log, place in the data file, when a compaction first met this
+delete (ms of the store's age), size, hash of the tag."""
+
+KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<i8")])
+"""The digest's 16 bytes as two numbers, queue offset.  A record without a key has zeros."""
+
+NOT_A_TOMBSTONE = -2
+NOT_MET = -1
+
+IndexRows = npt.NDArray[Any]
+"""An array of :data:`INDEX`."""
+
+KeyRows = npt.NDArray[Any]
+"""An array of :data:`KEY`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The rows of some records."""
+
+    index: IndexRows
+    keys: KeyRows
+    #: Store times, ms since 1970.
+    stored: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def part(self, first: int, last: int) -> Rows:
+        """Give the rows of some of the records."""
+        return Rows(self.index[first:last], self.keys[first:last], self.stored[first:last])
+
+    @property
+    def keyless(self) -> int:
+        """How many records have no key.
+
+        >>> Rows(np.zeros(2, INDEX), np.zeros(2, KEY), np.zeros(2, np.int64)).keyless
+        2
+        """
+        return int(np.count_nonzero((self.keys["high"] == 0) & (self.keys["low"] == 0)))
+
+    @property
+    def tombstones(self) -> int:
+        """How many records are deletes.
+
+        >>> Rows(np.zeros(2, INDEX), np.zeros(2, KEY), np.zeros(2, np.int64)).tombstones
+        2
+        """
+        return int(np.count_nonzero(self.index["met"] != NOT_A_TOMBSTONE))
+
+
+def describe(records: Records, digest: KeyDigest) -> Rows:
+    """Make the rows of stamped records; ``at`` counts from the first record.
+
+    Raises
+    ------
+    ProtocolError
+        The bytes are not whole records.
+    """
+    layout = locate(records.data, records.starts)
+    head = layout.head
+    index = np.empty(len(records), INDEX)
+    index["offset"] = head["queue_offset"]
+    index["log_position"] = head["position"]
+    index["at"] = records.starts
+    index["size"] = record_sizes(records)
+    index["tag"] = tag_hashes(records)
+    index["met"] = np.where(head["body_size"] == 0, NOT_MET, NOT_A_TOMBSTONE)
+    properties = slices(records.data, layout.property_starts, layout.property_ends)
+    keys = np.zeros(len(records), KEY)
+    keys["offset"] = index["offset"]
+    digests = digest.column(property_column(properties, KEYS))
+    keys["high"], keys["low"] = digests[:, 0], digests[:, 1]
+    return Rows(index, keys, head["stored"].astype(np.int64))
+
+
+# Marking: which records of the closed files are superseded, round by round.
+#
+# A round fills the offset map from where the one before it stopped, then looks up every record.
+# What is to go is one bit a record, so files are written once, however many rounds it takes.
+
+#: Rows that are looked at together; a multiple of 8, so that no byte of bits is shared.
+_ROWS = 8_192
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """A closed file, and which of its records are to go."""
+
+    part: Part
+    #: One bit a record, set when it goes.
+    bits: npt.NDArray[np.uint8] = field(init=False)
+    kept_count: int = 0
+    kept_bytes: int = 0
+    #: Whether it has deletes that are met for the first time.
+    is_restamped: bool = False
+
+    def __post_init__(self) -> None:
+        self.bits = np.zeros(-(-self.part.meta.count // 8), np.uint8)
+
+    def drop(self, first: int, gone: npt.NDArray[np.bool_]) -> None:
+        """Mark records from a row on, which is a multiple of 8."""
+        packed = np.packbits(gone)
+        self.bits[first // 8 : first // 8 + len(packed)] |= packed
+
+    def kept(self, first: int, last: int) -> npt.NDArray[np.bool_]:
+        """Tell which of some rows stay."""
+        begin = first // 8
+        bits = np.unpackbits(self.bits[begin : -(-last // 8)])
+        kept: npt.NDArray[np.bool_] = bits[first - 8 * begin : last - 8 * begin] == 0
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """When a delete goes: some time after a compaction first met it."""
+
+    #: Age of the store, ms.
+    now: int
+    retention: int
+
+    def stamped(self, index: IndexRows, clean_until: int) -> npt.NDArray[np.int64]:
+        """Give the times when records were met, with those that are met just now."""
+        met: npt.NDArray[np.int64] = index["met"]
+        return np.where((met == NOT_MET) & (index["offset"] < clean_until), self.now, met)
+
+    def over(self, met: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Tell which of these are deletes whose time is over."""
+        return (met >= 0) & (self.now - met >= self.retention)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """How much the offset map may hold, and how often it may be filled."""
+
+    map_bytes: int
+    map_capacity: int | None = None
+    max_rounds: int | None = None
+
+
+@dataclass(slots=True)
+class Marked:
+    """What marking found."""
+
+    candidates: list[Candidate]
+    clean_until: int
+    rounds: int = 0
+    map_bytes: int = 0
+    map_keys: int = 0
+    tombstones_dropped: int = 0
+
+
+def mark(
+    parts: tuple[Part, ...],
+    clean_until: int,
+    digest_mark: bytes,
+    rounds: Rounds,
+    horizon: Horizon,
+    check: Callable[[int], None],
+) -> Marked:
+    """Find the records of closed files that go.
+
+    Parameters
+    ----------
+    clean_until
+        Where the last compaction stopped.
+    check
+        Called between chunks with the bytes that were read; may raise to stop it all.
+    """
+    marking = _Marking(parts, clean_until, digest_mark, check)
+    marking.run(rounds)
+    for candidate in marking.found.candidates:
+        _count(candidate, marking.found, horizon)
+    return marking.found
+
+
+class _Marking:
+    def __init__(
+        self,
+        parts: tuple[Part, ...],
+        clean_until: int,
+        digest_mark: bytes,
+        check: Callable[[int], None],
+    ) -> None:
+        self.found = Marked([Candidate(part) for part in parts], clean_until)
+        self._end = parts[-1].meta.last + 1 if parts else clean_until
+        self._digest_mark = digest_mark
+        self._check = check
+
+    def run(self, rounds: Rounds) -> None:
+        found = self.found
+        if found.clean_until >= self._end or rounds.max_rounds == 0:
+            return
+        offsets = OffsetMap(self._slots(rounds.map_bytes), rounds.map_capacity)
+        found.map_bytes = offsets.nbytes
+        while found.clean_until < self._end:
+            self._fill(offsets)
+            self._look_up(offsets)
+            found.rounds += 1
+            found.map_keys += len(offsets)
+            if found.rounds == rounds.max_rounds:
+                break
+            offsets.clear()
+
+    def _slots(self, map_bytes: int) -> int:
+        dirty = sum(
+            candidate.part.meta.count - self._first_dirty(candidate)
+            for candidate in self.found.candidates
+        )
+        keys = DistinctKeys.of((rows for _, rows in self._dirty_rows()), dirty)
+        return slots_for(keys, map_bytes)
+
+    def _fill(self, offsets: OffsetMap) -> None:
+        """Fill the map from where the last round stopped: affects ``clean_until``."""
+        for _, rows in self._dirty_rows():
+            covered = offsets.add(rows)
+            if covered < len(rows):
+                self.found.clean_until = int(rows["offset"][covered])
+                return
+        self.found.clean_until = self._end
+
+    def _look_up(self, offsets: OffsetMap) -> None:
+        for candidate in self.found.candidates:
+            if candidate.part.meta.first >= self.found.clean_until:
+                return
+            for first, rows in self._rows(candidate, 0):
+                candidate.drop(first, offsets.latest(rows) > rows["offset"])
+
+    def _dirty_rows(self) -> Iterator[tuple[int, KeyRows]]:
+        for candidate in self.found.candidates:
+            yield from self._rows(candidate, self._first_dirty(candidate))
+
+    def _first_dirty(self, candidate: Candidate) -> int:
+        meta = candidate.part.meta
+        if meta.last < self.found.clean_until:
+            return meta.count
+        return candidate.part.file.row_of(meta, self.found.clean_until)
+
+    def _rows(self, candidate: Candidate, first: int) -> Iterator[tuple[int, KeyRows]]:
+        part = candidate.part
+        if first == part.meta.count:
+            return
+        for at, rows in part.file.key_chunks(part.meta, self._digest_mark, first, _ROWS):
+            self._check(rows.nbytes)
+            yield at, rows
+
+
+def _count(candidate: Candidate, found: Marked, horizon: Horizon) -> None:
+    """Mark deletes whose time is over, and count what stays."""
+    meta = candidate.part.meta
+    if not candidate.bits.any() and not meta.tombstones:
+        candidate.kept_count, candidate.kept_bytes = meta.count, meta.size
+        return
+    index = candidate.part.file.index(meta)
+    for first in range(0, meta.count, _ROWS):
+        rows = index[first : first + _ROWS]
+        kept = candidate.kept(first, first + len(rows))
+        if meta.tombstones:
+            met = horizon.stamped(rows, found.clean_until)
+            over = horizon.over(met) & kept & (rows["offset"] < found.clean_until)
+            candidate.drop(first, over)
+            kept &= ~over
+            found.tombstones_dropped += int(np.count_nonzero(over))
+            candidate.is_restamped |= bool((kept & (met != rows["met"])).any())
+        candidate.kept_count += int(np.count_nonzero(kept))
+        candidate.kept_bytes += int(rows["size"][kept].sum())
+
+
+# A queue's log as it stood at one moment: what readers hold while the files change.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A file, as far as this view reaches into it."""
+
+    meta: FileMeta
+    file: DataFile
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """The files of a log in the order of their offsets; never changed."""
+
+    #: Closed files, none of them empty.
+    closed: tuple[Part, ...]
+    #: The file that is appended to.
+    active: Part
+    #: The next offset.
+    log_end: int
+    clean_until: int
+    #: Parts that hold records, and the last offset of each.
+    parts: tuple[Part, ...] = field(init=False)
+    lasts: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = self.closed + ((self.active,) if self.active.meta.count else ())
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "lasts", tuple(part.meta.last for part in parts))
+
+    @property
+    def min_offset(self) -> int:
+        """First readable offset, or the log's end."""
+        return self.parts[0].meta.first if self.parts else self.log_end
+
+    def first_part(self, offset: int) -> int:
+        """Find the first part that holds something at or behind an offset."""
+        return bisect_left(self.lasts, offset)

@@ -8,21 +8,23 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from headrace.store.compaction import reading
-from headrace.store.compaction.appender import Appender
+import numpy as np
+
+from headrace.store.compaction import log_files
 from headrace.store.compaction.compactor import (
     Compaction,
+    Outputs,
     Pace,
+    Place,
     candidates_of,
     dirt_of,
     is_due,
 )
 from headrace.store.compaction.data_file import DerivedFileError
 from headrace.store.compaction.digests import KeyDigest
-from headrace.store.compaction.inspection import inspect_files
-from headrace.store.compaction.log_files import LogFiles
-from headrace.store.compaction.marking import Horizon, Rounds
-from headrace.store.compaction.recovery import recover
+from headrace.store.compaction.log_files import Appender, LogFiles
+from headrace.store.compaction.offset_map import Candidate, Horizon, Part, Rounds, View
+from headrace.store.compaction.recovery import inspect_files, recover
 from headrace.store.compaction.reports import (
     CompactionReport,
     Damage,
@@ -30,22 +32,56 @@ from headrace.store.compaction.reports import (
     QueueLogStatistics,
     QueueRead,
 )
-from headrace.store.compaction.rewriting import Place
-from headrace.store.compaction.truncation import truncated
-from headrace.store.compaction.view import Part, View
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
-    from headrace.protocol.columns import Records
-    from headrace.store.compaction.clock import StoreClock
+    from headrace.protocol.records import Records
+    from headrace.store.compaction.offset_map import IndexRows
     from headrace.store.compaction.recovery import Recovered
-    from headrace.store.compaction.settings import CompactionSettings
-    from headrace.store.compaction.units import IndexRows
+    from headrace.store.compaction.settings import CompactionSettings, StoreClock
     from headrace.store.fileops import FileOps
 
-__all__ = ["QueueLog"]
+
+# Truncation: the log as it was before an offset, in files of its own.
+#
+# A file is never shortened in place: a reader may have it mapped.
+
+
+def truncated(files: LogFiles, offset: int, fresh: Part, place: Place) -> None:
+    """Publish the view of a log that ends before an offset.
+
+    Caller: has stopped appends and compactions.
+
+    Parameters
+    ----------
+    fresh
+        The active file to go on with.
+    """
+    view = files.view
+    outputs = Outputs(place, lambda index: index["met"])
+    try:
+        kept = [part for part in view.closed if part.meta.last < offset]
+        for part in view.parts:
+            meta = part.meta
+            if meta.first < offset and (part is view.active or meta.last >= offset):
+                kept += outputs.rewrite((_before(part, offset),))
+        clean_until = min(view.clean_until, offset)
+        files.publish(lambda _: View(tuple(kept), fresh, offset, clean_until))
+    except Exception:
+        if not files.has_failed:
+            outputs.discard()
+        raise
+
+
+def _before(part: Part, offset: int) -> Candidate:
+    """Mark the records from an offset on."""
+    candidate = Candidate(part)
+    gone = np.zeros(part.meta.count, np.bool_)
+    gone[part.file.row_of(part.meta, offset) :] = True
+    candidate.drop(0, gone)
+    return candidate
+
 
 _Answer = TypeVar("_Answer")
 
@@ -215,11 +251,13 @@ class QueueLog:
         CorruptLogError
             The first record to give is damaged; names the file and the place.
         """
-        return self._files.ask(lambda view: reading.read(view, offset, max_count, max_bytes, tags))
+        return self._files.ask(
+            lambda view: log_files.read(view, offset, max_count, max_bytes, tags)
+        )
 
     def units(self, first_offset: int, last_offset: int) -> IndexRows:
         """Give the index rows of the offsets from the first to before the last."""
-        return self._files.ask(lambda view: reading.units(view, first_offset, last_offset))
+        return self._files.ask(lambda view: log_files.units(view, first_offset, last_offset))
 
     def store_time(self, offset: int) -> int:
         """Tell when a record was stored, ms since 1970.
@@ -229,11 +267,11 @@ class QueueLog:
         NotFoundError
             The log does not hold the offset.
         """
-        return self._files.ask(lambda view: reading.store_time(view, offset))
+        return self._files.ask(lambda view: log_files.store_time(view, offset))
 
     def offset_at(self, timestamp: int, *, upper: bool) -> int:
         """Find a record by its store time, as :meth:`MessageStore.offset_at` does."""
-        return self._files.ask(lambda view: reading.offset_at(view, timestamp, upper=upper))
+        return self._files.ask(lambda view: log_files.offset_at(view, timestamp, upper=upper))
 
     def dirt(self) -> Dirt:
         """Tell how much of the closed files no compaction has covered."""

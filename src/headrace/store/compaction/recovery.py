@@ -7,15 +7,28 @@ import logging
 import os
 import re
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import CorruptLogError
-from headrace.protocol.columns import Records, record_starts
-from headrace.store.compaction.data_file import DataFile
-from headrace.store.compaction.data_writer import SYNCED_SLOT, DataWriter
-from headrace.store.compaction.entry_reader import damage_at, stretches, witness_behind
+from headrace.protocol.layout import record_starts
+from headrace.protocol.records import Records
+from headrace.store.compaction.data_file import (
+    INDEX_HEADER,
+    KEYS_HEADER,
+    ROW_HEADER_SIZE,
+    SYNCED_SLOT,
+    DataFile,
+    DataWriter,
+    RowWriter,
+    data_path,
+    index_path,
+    keys_path,
+    row_header,
+    synced_path,
+)
 from headrace.store.compaction.manifest import (
     COPY_NAME,
     MANIFEST_NAME,
@@ -24,23 +37,253 @@ from headrace.store.compaction.manifest import (
     decode_checked,
     read_manifest,
 )
-from headrace.store.compaction.naming import data_path, index_path, keys_path, synced_path
-from headrace.store.compaction.row_writer import (
-    INDEX_HEADER,
-    KEYS_HEADER,
-    ROW_HEADER_SIZE,
-    RowWriter,
-    row_header,
-)
-from headrace.store.compaction.units import INDEX, KEY, describe
-from headrace.store.compaction.view import Part, View
-from headrace.store.fileops import rewrite
+from headrace.store.compaction.offset_map import INDEX, KEY, Part, View, describe
+from headrace.store.compaction.reports import Damage
+from headrace.store.entries import HEADER_SIZE, MAGIC, Entry, is_intact, parse_header
+from headrace.store.fileops import read_error, rewrite
 
 if TYPE_CHECKING:
     from headrace.store.compaction.digests import KeyDigest
     from headrace.store.fileops import FileOps
 
-__all__ = ["Recovered", "derive", "paths_of", "recover", "remove_files"]
+
+# Walking a data file entry by entry, each checked, with reads instead of a mapping.
+#
+# A disk error is then an exception, and a file that shrinks meanwhile is a short read.
+
+#: Bytes in memory at a time; a larger entry takes as much as it has.
+WINDOW = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Whole entries that follow each other; the bytes are valid until the next one is asked for."""
+
+    #: Position in the file of the first byte.
+    position: int
+    content: memoryview
+    entries: list[Entry]
+
+    @property
+    def end(self) -> int:
+        """One past the last byte's position in the file."""
+        return self.position + len(self.content)
+
+    def payload(self, entry: Entry) -> memoryview:
+        """Give the records of an entry."""
+        first = entry.payload_position - self.position
+        return self.content[first : first + entry.payload_size]
+
+
+def stretches(
+    path: Path, first: int, size: int, ops: FileOps, *, window: int = WINDOW
+) -> Iterator[Stretch]:
+    """Give the entries of a file from one on, and stop at the first that is not intact.
+
+    The caller knows by the end of the last stretch whether ``size`` was reached.
+
+    Raises
+    ------
+    StoreError
+        The disk could not be read.
+    """
+    try:
+        fd = ops.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise read_error(path, error) from error
+    try:
+        buffer = bytearray(min(window, max(size - first, 0)))
+        filled, position = 0, first
+        while position < size:
+            filled = _fill(fd, buffer, filled, size - position, position, ops)
+            entries, used, wanted = _parse(memoryview(buffer)[:filled], position)
+            if entries:
+                yield Stretch(position, memoryview(buffer)[:used], entries)
+                buffer[: filled - used] = buffer[used:filled]
+                position, filled = position + used, filled - used
+            elif position + wanted <= size and wanted > len(buffer):
+                buffer = buffer[:filled] + bytearray(wanted - filled)
+            else:
+                return
+    except OSError as error:
+        raise read_error(path, error) from error
+    finally:
+        ops.close(fd)
+
+
+def _fill(fd: int, buffer: bytearray, filled: int, left: int, position: int, ops: FileOps) -> int:
+    wanted = min(len(buffer), left)
+    view = memoryview(buffer)
+    while filled < wanted:
+        got = ops.preadv(fd, [view[filled:wanted]], position + filled)
+        if got == 0:
+            break
+        filled += got
+    return filled
+
+
+def _parse(content: memoryview, position: int) -> tuple[list[Entry], int, int]:
+    """Give the intact entries at the beginning, their bytes, and what the next one needs."""
+    entries: list[Entry] = []
+    at = 0
+    while (entry := parse_header(content, at, position + at)) is not None:
+        size = HEADER_SIZE + entry.payload_size
+        if at + size > len(content):
+            return entries, at, size
+        if not is_intact(entry, content, at):
+            break
+        entries.append(entry)
+        at += size
+    return entries, at, HEADER_SIZE
+
+
+def witness_behind(path: Path, damaged: int, size: int, ops: FileOps) -> Entry | None:
+    """Find an entry that proves that the bytes at a damaged position were once on disk."""
+    at = damaged + 1
+    while (found := _find_header(path, at, size, ops)) is not None:
+        at = found + 1
+        for stretch in stretches(path, found, size, ops):
+            for entry in stretch.entries:
+                if entry.synced > damaged:
+                    return entry
+            at = stretch.end
+    return None
+
+
+def next_intact(path: Path, at: int, size: int, ops: FileOps) -> int | None:
+    """Find the next intact entry at or behind a position."""
+    while (found := _find_header(path, at, size, ops)) is not None:
+        for _ in stretches(path, found, size, ops):
+            return found
+        at = found + 1
+    return None
+
+
+def _find_header(path: Path, at: int, size: int, ops: FileOps) -> int | None:
+    """Find the next bytes that look like the header of an entry at its place."""
+    fd = ops.open(path, os.O_RDONLY)
+    try:
+        while at + HEADER_SIZE <= size:
+            content = bytearray(min(WINDOW, size - at))
+            filled = _fill(fd, content, 0, size - at, at, ops)
+            found = content.find(MAGIC, 0, filled)
+            while found >= 0 and found + HEADER_SIZE <= filled:
+                if parse_header(content, found, at + found) is not None:
+                    return at + found
+                found = content.find(MAGIC, found + 1, filled)
+            if filled < len(content) or filled < HEADER_SIZE:
+                return None
+            # A header may lie across the border to the next window.
+            at += filled - HEADER_SIZE + 1
+    except OSError as error:
+        raise read_error(path, error) from error
+    finally:
+        ops.close(fd)
+    return None
+
+
+def damage_at(path: Path, position: int) -> CorruptLogError:
+    """Say which entry of a data file is damaged."""
+    return CorruptLogError(
+        f"{path}: the entry at byte {position} does not match its checksum",
+        hint="other messages stay readable; put the file back from a copy, or restore the queue "
+        "from a replica",
+    )
+
+
+# Verification of whole files: reads everything, changes nothing, and tells what is damaged.
+
+
+def inspect_folder(folder: Path, ops: FileOps) -> list[Damage]:
+    """Check the log in a folder that nobody has open.
+
+    The torn end that a crash leaves in the active file is no damage: the next start cuts it.
+    """
+    try:
+        manifest = read_manifest(folder, ops)
+    except CorruptLogError as error:
+        return [Damage(folder / MANIFEST_NAME, 0, error.message)]
+    if manifest is None:
+        return []
+    damage = [*_manifest(folder, ops), *inspect_files(folder, manifest.files, ops)]
+    path = data_path(folder, manifest.active)
+    synced = synced_size(folder, manifest.active, ops)
+    if path.exists() or synced:
+        damage += _tail(path, synced, ops)
+    return damage
+
+
+def inspect_files(folder: Path, metas: Iterable[FileMeta], ops: FileOps) -> list[Damage]:
+    """Check files of a log against what is known of them."""
+    damage: list[Damage] = []
+    for meta in metas:
+        path = data_path(folder, meta.name)
+        damage += _entries(path, meta.size, ops)
+        rows = (
+            (index_path(folder, meta), INDEX.itemsize, meta.index_crc),
+            (keys_path(folder, meta), KEY.itemsize, meta.keys_crc),
+        )
+        for derived, row_size, crc in rows:
+            damage += _derived(derived, ROW_HEADER_SIZE + meta.count * row_size, crc, ops)
+    return damage
+
+
+def _entries(path: Path, size: int, ops: FileOps) -> Iterator[Damage]:
+    try:
+        found = path.stat().st_size
+    except FileNotFoundError:
+        yield Damage(path, 0, "the file is missing")
+        return
+    if found < size:
+        yield Damage(path, found, f"the file ends here, {size} bytes belong to the log")
+    size = min(size, found)
+    end = 0
+    while end < size:
+        for stretch in stretches(path, end, size, ops):
+            end = stretch.end
+        if end < size:
+            yield Damage(path, end, "the entry does not match its checksum")
+            end = next_intact(path, end + 1, size, ops) or size
+
+
+def synced_size(folder: Path, name: str, ops: FileOps) -> int:
+    """Read up to where the active file was once on disk, by its own notes."""
+    try:
+        content = ops.read_bytes(synced_path(folder, name))
+    except FileNotFoundError:
+        return 0
+    slots = [content[at : at + SYNCED_SLOT] for at in range(0, len(content), SYNCED_SLOT)]
+    notes = [note for slot in slots if (note := decode_checked(slot, FileMeta)) is not None]
+    return max((note.size for note in notes if note.name == name), default=0)
+
+
+def _tail(path: Path, synced: int, ops: FileOps) -> Iterator[Damage]:
+    size = path.stat().st_size if path.exists() else 0
+    for damage in _entries(path, max(size, synced), ops):
+        if damage.offset < synced or witness_behind(path, damage.offset, size, ops) is not None:
+            yield damage
+
+
+def _derived(path: Path, size: int, crc: int, ops: FileOps) -> Iterator[Damage]:
+    try:
+        content = ops.read_bytes(path)
+    except FileNotFoundError:
+        yield Damage(path, 0, "the file is missing; it is made again when it is needed")
+        return
+    if zlib.crc32(memoryview(content)[:size]) != crc:
+        reason = "the file does not match its checksum; it is made again when it is needed"
+        yield Damage(path, 0, reason)
+
+
+def _manifest(folder: Path, ops: FileOps) -> Iterator[Damage]:
+    path = folder / MANIFEST_NAME
+    try:
+        intact = decode_checked(ops.read_bytes(path), Manifest) is not None
+    except FileNotFoundError:
+        intact = False
+    if not intact:
+        yield Damage(path, 0, "the manifest is missing or damaged; its copy is used")
+
 
 _log = logging.getLogger(__name__)
 

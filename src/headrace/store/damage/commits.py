@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from headrace.errors import HeadraceError
-from headrace.protocol.columns import record_starts
+from headrace.protocol.layout import record_starts
 from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX, stored_commit
-from headrace.store.compaction.entry_reader import stretches
+from headrace.store.compaction.recovery import stretches
 from headrace.store.damage.findings import Finding
-from headrace.store.record import queue_offset_of
+from headrace.store.reading import queue_offset_of
 
 if TYPE_CHECKING:
-    from headrace.store.fences import Loss
+    from headrace.store.entries import Loss
     from headrace.store.fileops import Buffer, FileOps
     from headrace.store.index import QueueKey
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from headrace.store.fences import Loss
+    from headrace.store.entries import Loss
 
 __all__ = ["Finding"]
 

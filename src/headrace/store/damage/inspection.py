@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from headrace.store.entries import HEADER_SIZE, MAGIC, EntryKind
+from headrace.store.entries import HEADER_SIZE, MAGIC, EntryKind, Window, entry_at
 from headrace.store.fileops import FileOps, read_all, read_error
-from headrace.store.scanner import Window, entry_at
 
 __all__ = ["Block", "Found", "LogFile", "Stretch", "find_log_files", "walk", "walk_file"]
 

@@ -7,29 +7,125 @@ entry contradicts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from headrace.errors import HeadraceError
-from headrace.protocol.layout import locate
+from headrace.errors import CorruptLogError, HeadraceError
+from headrace.protocol.layout import MIN_RECORD, locate, record_starts
 from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX
 from headrace.store.damage.commits import no_commits_in
-from headrace.store.damage.deep import fault_of_records
-from headrace.store.damage.holes import Complaint, Hole, QueueFact, salvaged_heads
-from headrace.store.entries import NO_UNIT, EntryKind
-from headrace.store.fences import Loss, parse_losses
+from headrace.store.damage.inspection import Block, LogFile, Stretch, walk
+from headrace.store.entries import NO_UNIT, EntryKind, Loss, parse_losses
+from headrace.store.reading import (
+    are_of_one_queue,
+    fills_its_size,
+    queue_of,
+    queue_offset_of,
+    record_magics,
+)
 from headrace.store.state import LogState, QueueState, decode_state
 
 if TYPE_CHECKING:
-    from headrace.store.damage.inspection import Block, Found, Stretch
+    from headrace.store.damage.inspection import Found
+    from headrace.store.fileops import Buffer
     from headrace.store.index import QueueKey
 
-__all__ = ["Ledger"]
+
+# A look at every record of an entry: the entry's checksum says only that nothing changed since.
+
+
+def fault_of_records(payload: Buffer, entry: Found, *, sparse: bool = False) -> str | None:
+    """Say what is wrong with the records of an entry; None when nothing is.
+
+    Parameters
+    ----------
+    sparse
+        Whether offsets may be left out, as in a compaction log.
+    """
+    try:
+        starts = record_starts(payload)
+        if len(starts) != entry.records:
+            return f"holds {len(starts)} records, its header says {entry.records}"
+        head = locate(payload, starts).head
+    except HeadraceError as error:
+        return f"holds malformed records ({error.message})"
+    steps = np.diff(head["queue_offset"].astype(np.int64))
+    if (steps < 1).any() or (not sparse and (steps != 1).any()):
+        return "holds records whose offsets do not follow each other"
+    if not sparse and (head["position"] != starts + entry.payload_position).any():
+        return "holds records that name another place in the log"
+    if not are_of_one_queue(payload, starts):
+        return "holds records of several queues"
+    return None
+
+
+# Holes: stretches of a log without intact entries, and what is known of what stood there.
+
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
+
+
+@dataclass(slots=True, eq=False)
+class Hole:
+    """A stretch without intact entries, and what was lost in it."""
+
+    stretch: Stretch
+    deletes: set[str] = field(default_factory=set)
+    #: First lost offset and one past the last.
+    lost: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
+    #: Where queues began, as far as it is known; one table for all holes.
+    births: dict[QueueKey, int] = field(default_factory=dict)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What was lost: deletes first, as offsets count from them."""
+        deletes = [Loss.of_topic(topic) for topic in sorted(self.deletes)]
+        return deletes + [
+            Loss(*key, *span, self.births.get(key, -1) if span[0] == 0 else -1)
+            for key, span in sorted(self.lost.items())
+        ]
+
+    @property
+    def room(self) -> int:
+        """Records that fit into what is not accounted for."""
+        known = sum(end - first for first, end in self.lost.values())
+        return max(self.stretch.size // MIN_RECORD - known, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Intact entries that do not fit to each other: no damage of the disk explains them."""
+
+    position: int
+    text: str
+
+
+class QueueFact(NamedTuple):
+    """What is known of a queue at a position of the log."""
+
+    next_offset: int
+    #: Log position of its first entry: a topic that was deleted and made again has another.
+    birth: int
+
+
+def salvaged_heads(stretch: Stretch) -> Iterator[tuple[QueueKey, int]]:
+    """Find the records in damaged bytes whose head still names the place where it stands."""
+    for at in record_magics(stretch.content, stretch.position):
+        record = memoryview(stretch.content)[at:]
+        try:
+            key = queue_of(record)
+        except CorruptLogError:
+            continue
+        # A flipped bit in a name must not make a queue that never was.
+        if _TOPIC.fullmatch(key[0]) and key[1] >= 0 and fills_its_size(record):
+            yield key, queue_offset_of(record)
 
 
 @dataclass(slots=True)
@@ -370,3 +466,120 @@ class Ledger:
 
     def _complain(self, position: int, text: str) -> None:
         self.complaints.append(Complaint(position, text))
+
+
+# The survey of a commit log: a walk over its files, held against what its checkpoint says.
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was known of the queues at one position of the log, which was on disk by then."""
+
+    position: int
+    queues: dict[QueueKey, QueueFact]
+    #: Compacted topics and since when; leaders' times in office.
+    compacted: dict[str, int] = field(default_factory=dict)
+    epochs: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A log as it was found."""
+
+    files: Sequence[LogFile]
+    ledger: Ledger
+    evidence: Evidence | None
+    #: Bytes behind the beginning of the file that follows.
+    extras: list[Stretch]
+
+    @property
+    def end(self) -> int:
+        """One past the last byte that is there."""
+        return self.files[-1].end if self.files else 0
+
+    @property
+    def vouched(self) -> int:
+        """The log was whole up to here once."""
+        known = self.evidence.position if self.evidence is not None else 0
+        return max(known, self.ledger.synced)
+
+    @property
+    def tail(self) -> Hole | None:
+        """The rest of an unfinished write at the end, if there is one."""
+        last = self.ledger.holes[-1] if self.ledger.holes else None
+        if last is None or last.stretch.end < self.end or last.stretch.position < self.vouched:
+            return None
+        return last
+
+    @property
+    def damage(self) -> list[Hole]:
+        """The holes that no unfinished write explains, or that have intact entries behind them."""
+        tail = self.tail
+        return [hole for hole in self.ledger.holes if hole is not tail]
+
+    @property
+    def unfinished_unit(self) -> int | None:
+        """Where a unit begins that has no end."""
+        ledger = self.ledger
+        if ledger.unit == NO_UNIT or (self.damage and self.damage[-1].stretch.end >= self.end):
+            return None
+        return ledger.unit_from
+
+
+def survey(
+    files: Sequence[LogFile],
+    folder: Path,
+    evidence: Evidence | None,
+    progress: Callable[[int], None],
+    *,
+    deep: bool = False,
+) -> Survey:
+    """Walk over a log. Caller: opens the files, and closes them."""
+    ledger = Ledger(files[0].base if files else 0, deep=deep)
+    extras: list[Stretch] = []
+    pending = evidence
+    for found in walk(files, progress=progress):
+        parts: Sequence[Block | Stretch | None] = [found]
+        if pending is not None and isinstance(found, Block) and found.end > pending.position:
+            parts = found.split(pending.position)
+        for part in parts:
+            if pending is not None and _begin(part) >= pending.position:
+                ledger.expect(pending.position, pending.queues, trusted=False)
+                pending = None
+            _take(ledger, part, extras)
+    end = files[-1].end if files else 0
+    if pending is not None:
+        if end < pending.position:
+            path = files[-1].path if files else folder / f"{0:020d}.log"
+            ledger.take_stretch(Stretch(path, end, pending.position, "missing"))
+        ledger.expect(pending.position, pending.queues, trusted=False)
+    ledger.bear(_births(folder.parent))
+    if evidence is not None:
+        ledger.compacted = ledger.compacted or evidence.compacted
+        ledger.epochs = ledger.epochs or evidence.epochs
+    ledger.finish()
+    return Survey(files, ledger, evidence, extras)
+
+
+def _births(store: Path) -> Iterator[tuple[QueueKey, int]]:
+    """Read where queues began from the names of their folders."""
+    for kind in ("index", "compaction"):
+        for path in (store / kind).glob("*/*-*"):
+            queue_id, _, birth = path.name.partition("-")
+            if queue_id.isdigit() and birth.isdigit():
+                yield (unquote(path.parent.name), int(queue_id)), int(birth)
+
+
+def _begin(part: Block | Stretch | None) -> int:
+    if part is None:
+        return -1
+    return part.entries[0].position if isinstance(part, Block) else part.position
+
+
+def _take(ledger: Ledger, part: Block | Stretch | None, extras: list[Stretch]) -> None:
+    if isinstance(part, Block):
+        ledger.take_block(part)
+    elif part is not None and part.kind == "extra":
+        extras.append(part)
+    elif part is not None:
+        ledger.take_stretch(part)

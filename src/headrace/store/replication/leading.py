@@ -9,8 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.store.replication.epochs import Epoch
-    from headrace.store.replication.following import LogHead
+    from headrace.store.replication.following import Epoch, LogHead
 
 __all__ = ["Replica", "ReplicaBook", "Settled", "Verdict", "judge"]
 
@@ -33,7 +32,7 @@ def judge(mine: LogHead, log: str, newest: Epoch, position: int) -> Verdict:
 
     Examples
     --------
-    >>> from headrace.store.replication.epochs import Epoch, EpochTable
+    >>> from headrace.store.replication.following import Epoch, EpochTable
     >>> from headrace.store.replication.following import LogHead
     >>> judge(LogHead("l1", EpochTable(), 0, 900), "l1", Epoch(0, 0, 0), 901)
     <Verdict.DIVERGED: 'diverged'>

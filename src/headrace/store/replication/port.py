@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.errors import CorruptLogError, HeadraceError, NotFoundError, StoreError
-from headrace.store.counters import Group
 from headrace.store.entries import HEADER_SIZE, Entry, EntryKind, is_intact, parse_header
+from headrace.store.index import Group
+from headrace.store.log import GoneError
 from headrace.store.recovery import Replay
-from headrace.store.replication.epochs import Epoch, EpochTable
-from headrace.store.replication.following import Copied, LogHead
+from headrace.store.replication.following import Copied, Epoch, EpochTable, LogHead
 from headrace.store.requests import AloneRequest
-from headrace.store.segments import GoneError
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog

@@ -19,17 +19,18 @@ import msgspec
 import numpy as np
 
 from headrace.errors import CorruptLogError
-from headrace.protocol.columns import Records, record_starts
+from headrace.protocol.layout import record_starts
+from headrace.protocol.records import Records
 from headrace.store.fileops import FileOps, replace_file
-from headrace.store.record import queue_of, queue_offset_of
-from headrace.store.segments import GoneError
+from headrace.store.log import GoneError
+from headrace.store.reading import queue_of, queue_offset_of
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Catalog
     from headrace.store.compaction import QueueLog
     from headrace.store.index import IndexView
+    from headrace.store.maintenance import Upkeep
     from headrace.store.queue_logs import LogKey, QueueLogs
-    from headrace.store.upkeep import Upkeep
 
 __all__ = ["QueueRebuild", "Rebuilds", "Stage", "read_journal"]
 

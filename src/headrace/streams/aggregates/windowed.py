@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.streams._options import WindowOptions
-    from headrace.streams.keyed import KeyedStream, Table
+    from headrace.streams.keyed import KeyedStream
+    from headrace.streams.tables import Table
     from headrace.streams.windowed import WindowedTable
     from headrace.topology import ErrorPolicy
     from headrace.topology.operators.windows import WindowEmit

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace import serdes
 from headrace.serdes.inference import result_hint
-from headrace.streams._calls import caller, check_function
-from headrace.streams.joins.sides import check_key_types
+from headrace.streams.joins.chain import check_key_types
+from headrace.streams.sources import check_function
 from headrace.streams.tables import KEPT, Table, kept_table, nullable_known
 from headrace.topology import ForeignKeyJoin, ForeignKeyRequests
+from headrace.topology.callers import caller
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams._flow import Flow
+    from headrace.streams.sources import Flow
     from headrace.topology import ErrorPolicy
 
 __all__ = ["foreign_key_join"]

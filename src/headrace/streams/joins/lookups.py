@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overl
 from headrace import serdes
 from headrace.errors import TopologyError
 from headrace.serdes.inference import result_hint
-from headrace.streams._calls import caller, check_record_function
-from headrace.streams._missing import no_method
-from headrace.streams.joins.sides import (
+from headrace.streams._records import no_method
+from headrace.streams.joins.chain import (
     check_joiner,
     check_key_types,
     check_one_builder,
     keyed_side,
     may_be_equal,
 )
+from headrace.streams.sources import check_record_function
 from headrace.streams.tables import GlobalTable, nullable_flow
 from headrace.topology import GlobalTableJoin, StreamTableJoin
+from headrace.topology.callers import caller
 
 if TYPE_CHECKING:
-    from headrace.streams._calls import Caller
-    from headrace.streams._flow import Flow
     from headrace.streams._options import ValueOptions
     from headrace.streams.keyed import KeyedStream
+    from headrace.streams.sources import Flow
     from headrace.streams.tables import Table
     from headrace.topology import ErrorPolicy, JoinKind, LookupKind
+    from headrace.topology.callers import Caller
 
 __all__ = ["TableLookup", "check_no_span"]
 

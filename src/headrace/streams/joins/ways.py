@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from headrace.errors import TopologyError
-from headrace.streams._calls import caller
+from headrace.streams._options import ValueOptions
 from headrace.streams._records import Records
-from headrace.streams.joins.chain import StreamJoin
+from headrace.streams.joins.chain import StreamJoin, check_stream
 from headrace.streams.joins.lookups import TableLookup, check_no_span
-from headrace.streams.joins.options import JoinOptions
-from headrace.streams.joins.sides import check_stream
 from headrace.streams.tables import GlobalTable, Table, kept_table
+from headrace.topology.callers import caller
 
 if TYPE_CHECKING:
-    from headrace.streams._options import ValueOptions
     from headrace.streams.joins.results import JoinedStream
     from headrace.streams.keyed import KeyedStream
     from headrace.streams.stream import Stream
     from headrace.topology import JoinKind, LookupKind
+    from headrace.topology.windows import Windows
 
-__all__ = ["Joins"]
+
+# What joins of streams take by name.
+
+
+class JoinOptions(ValueOptions[Any], total=False):
+    """What a join of two streams takes by name."""
+
+    #: How much earlier, and how much later, than the left record the right one may be.
+    within: timedelta | tuple[timedelta, timedelta] | None
+    #: Which windows both share.
+    window: Windows | None
+    #: How much longer to wait for late records.
+    grace: timedelta
+
 
 K = TypeVar("K")
 K2 = TypeVar("K2")

@@ -10,30 +10,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
     from headrace.serdes import Deserializer, Serde, Serializer
     from headrace.topology.aggregations import Aggregation
     from headrace.topology.errors import ErrorPolicy
 
-__all__ = [
-    "Aggregate",
-    "Filter",
-    "FlatMap",
-    "FlatMapValues",
-    "KeyBy",
-    "Map",
-    "MapValues",
-    "Operator",
-    "Origin",
-    "Peek",
-    "RecordFunction",
-    "Sink",
-    "Source",
-    "Start",
-    "ToStream",
-]
 
 # User functions are typed where the DSL takes them; a graph node holds them as they come.
 Function = Callable[..., Any]
@@ -80,7 +67,7 @@ class Operator:
     keeps_time: ClassVar[bool] = False
     #: Records come to it through a shuffle, also where those of its key stand together already.
     moves: ClassVar[bool] = False
-    #: It takes old values of updates back: see :mod:`headrace.topology.updates`.
+    #: It takes old values of updates back: see :mod:`headrace.topology.stages`.
     takes_back: ClassVar[bool] = False
     #: Without state, it does with an old value what it did when that was new.
     carries_back: ClassVar[bool] = True
@@ -334,3 +321,208 @@ class Sink(Operator):
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
         return [f"writes {' or '.join(self.topics)}", f"serializer {self.serializer!r}"]
+
+
+# Operators at the edge to outside systems: what the front door of Connect compiles to.
+#
+# Records come from, and go to, a process of their own that runs a connector's task.  It gives and
+# takes columns; the operators here hold the picklable address by which a worker reaches it.
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What an intake gives for one batch.
+
+    The columns of ``records`` are ``topic`` (string), ``queue`` (int32, null where the key
+    decides), ``key`` (binary, null for none), ``value`` (binary, null to delete), ``properties``
+    (binary, as the wire has them) and ``timestamp`` (int64, ms since 1970).
+    """
+
+    records: pa.RecordBatch
+    #: Where each partition has been read to behind them: its name, and what its connector says;
+    #: None: the partition is gone.
+    positions: Sequence[tuple[str, Any]]
+
+
+class Intake(Protocol):
+    """Where a worker asks for records of an outside system; pickled with the job."""
+
+    def take(self, epoch: int, batch: int) -> Taken:
+        """Give the records of a batch; asked again for the same one, the same records.
+
+        A batch that follows says that the one before is committed; a new epoch, that everything
+        behind the last committed batch comes again.
+        """
+
+
+class Outlet(Protocol):
+    """Where a worker hands messages over to an outside system; pickled with the job."""
+
+    def put(self, epoch: int, batch: int, messages: pa.RecordBatch) -> None:
+        """Hand messages over, in the order of each queue.
+
+        The columns are ``queue`` (string, ``topic@broker@number``), ``offset`` (int64), ``body``
+        and ``properties`` (binary) and ``timestamp`` (int64, ms since 1970).
+        """
+
+    def flush(self, epoch: int, batch: int) -> None:
+        """Make sure that all of the batch is there."""
+
+    def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
+        """Give what the outside did not take, after the flush, in the columns of an intake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed(Operator):
+    """Takes what comes from outside."""
+
+    label: ClassVar[str] = "feed"
+    changes_key: ClassVar[bool] = True
+
+    #: None: whoever runs the batch feeds the records in.
+    intake: Intake | None
+    #: Generation of the task, by which of two positions the later one is known.
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedSink(Sink):
+    """Writes what comes in the columns of an intake, each record to the topic that it names."""
+
+    label: ClassVar[str] = "feed_sink"
+
+    #: The only topic that records name; empty where they may name any.
+    topic: str = ""
+    serializer: None = None  # type: ignore[assignment]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The one that is known before a record comes, if one is."""
+        return (self.topic,) if self.topic else ()
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return [f"writes {self.topic or 'the topics that records name'}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSource(Source):
+    """Reads a share of the queues of some topics, as messages that nobody deserializes."""
+
+    label: ClassVar[str] = "message_source"
+
+    deserializer: None = None  # type: ignore[assignment]
+    #: Which share of the queues, of how many.
+    number: int = 0
+    of: int = 1
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        shown = [f"reads {', '.join(self.shown_topics)}"]
+        return shown if self.of == 1 else [*shown, f"share {self.number} of {self.of}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery(Operator):
+    """Hands messages over to the outside, and passes on what was not taken there."""
+
+    label: ClassVar[str] = "delivery"
+
+    #: None: whoever runs the batch has taken the messages out.
+    outlet: Outlet | None
+    #: Generation of the task, by which of two positions the later one is known.
+    generation: int = 0
+
+
+# A shuffle by a topic that people can see: one part of a job writes it, another one reads it.
+#
+# What one batch publishes, the next one reads.  Two operators stand for it: :class:`Through` writes,
+# and :class:`ThroughSource`, whose parent it is, reads.  What a record carries besides key, value,
+# time and headers travels in properties of its message; how far event time has come travels in
+# messages of its own, marked by :data:`WATERMARK`.
+
+WATERMARK = "HEADRACE_WATERMARK"
+"""Property of a message that is no record: event time has come so far, ms since 1970."""
+
+SENDER = "HEADRACE_JOB"
+"""Property of such a message: the job whose event time it is."""
+
+TIME = "HEADRACE_TIME"
+"""Property of a record: when it happened, ms since 1970; a batch of messages has one born time."""
+
+LATE_BELOW = "HEADRACE_LATE_BELOW"
+"""Property of a record that was late at its source: the watermark that it came after."""
+
+RETRACTS = "HEADRACE_RETRACTS"
+"""Property of a record that takes an earlier one back."""
+
+NO_VALUE = "HEADRACE_NO_VALUE"
+"""Property of a record whose value is None; an empty body may be a value."""
+
+THROUGH_PROPERTIES = frozenset({WATERMARK, SENDER, TIME, LATE_BELOW, RETRACTS, NO_VALUE})
+"""All of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Through(Sink):
+    """Writes what the next batch reads."""
+
+    label: ClassVar[str] = "through"
+
+    value_serde: Serde[Any]
+    #: Whether records have keys, which decide their queues.
+    keyed: bool = True
+    #: So many the topic is made with where it is missing.
+    queues: int = 8
+
+    @property
+    def gathers(self) -> bool:
+        """Whether records of a key come together first, so that they are written in their order."""
+        return self.keyed
+
+    def input_serde(self, port: int) -> Serde[Any]:
+        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        del port
+        return self.value_serde
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return [f"writes {self.topic}", f"serde {self.value_serde!r}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughSource(Source):
+    """Reads what a :class:`Through`, its parent, has written in an earlier batch."""
+
+    label: ClassVar[str] = "through_source"
+
+    #: Whether records have keys.
+    keyed: bool = True
+
+    def facts(self) -> list[str]:
+        """Say what ``describe()`` shows of it."""
+        return [f"reads {', '.join(self.topics)}"]
+
+
+def is_loop(operator: Operator) -> bool:
+    """Tell whether what comes to an operator was published in an earlier batch of the same job."""
+    return isinstance(operator, ThroughSource)
+
+
+# Operators that give records their times.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectTimestamp(Operator):
+    """Sets the time to ``function(value)``, and begins watermarks of its own."""
+
+    label: ClassVar[str] = "select_timestamp"
+    keeps_time: ClassVar[bool] = True
+
+    function: Function
+    #: How far a record may lag behind the newest of its queue, or partition, before it is late.
+    allowed_lateness: timedelta = timedelta(seconds=2)
+    #: So long a queue, or partition, may be silent before the others go on; None: for ever.
+    idle_timeout: timedelta | None = timedelta(seconds=10)
+    #: Records so far ahead of the wall clock move no watermark; None: as the job's settings say.
+    max_future: timedelta | None = None

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.connect.connectors.datagen._fields import Fields, read_fields
-from headrace.connect.connectors.datagen._templates import TEMPLATES
+from headrace.connect.connectors.datagen import TEMPLATES, Fields, read_fields
 from headrace.errors import ConnectorConfigError
 
 

@@ -12,8 +12,7 @@ import orjson
 import pytest
 
 from headrace.connect import RetriableError
-from headrace.connect.connectors.elasticsearch._bulk import Bulk
-from headrace.connect.connectors.elasticsearch._operations import Operation, Operations
+from headrace.connect.connectors.elasticsearch.sink import Bulk, Operation, Operations
 from headrace.connect.connectors.sending import RefusedError, Retries
 from headrace.errors import ConnectorConfigError
 from tests.connect.connectors.sinks import record

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.connect import SchemaError
 from headrace.connect.connectors.elasticsearch import ElasticsearchSinkConnector
-from headrace.connect.connectors.elasticsearch._operations import Operations
+from headrace.connect.connectors.elasticsearch.sink import Operations
 from tests.connect.connectors.runs import problems
 from tests.connect.connectors.sinks import record
 

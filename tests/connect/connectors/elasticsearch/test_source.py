@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.connect.connectors.elasticsearch import ElasticsearchSourceConnector
-from headrace.connect.connectors.elasticsearch._cursor import _MOST_IDS, Cursor
+from headrace.connect.connectors.elasticsearch.source import _MOST_IDS, Cursor
 from headrace.errors import ConnectorConfigError, DeserializationError
 from tests.connect.connectors.runs import problems, source
 from tests.connect.servers.search import SearchServer

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.connect.connectors.file._following import Follower
 from headrace.connect.connectors.file._identity import Place, history
 from headrace.connect.connectors.file._lines import LineFormat
-from headrace.connect.connectors.file._reader import Limits
+from headrace.connect.connectors.file.source import Follower, Limits
 from headrace.errors import DeserializationError
 
 LIMITS = Limits(chunk=64, rows=None, line=1024)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.connect import Queue
-from headrace.connect.connectors.file._output import Committed, Output, Rotation, side_of
+from headrace.connect.connectors.file.sink import Committed, Output, Rotation, side_of
 from headrace.errors import ConnectorConfigError, StoreError, StoreLockedError
 
 QUEUE = Queue("lines", "broker-a", 0)

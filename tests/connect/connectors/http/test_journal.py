@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connect.connectors.http import _journal
+from headrace.connect.connectors.http import source
 from headrace.connect.connectors.http._inbox import Arrival
-from headrace.connect.connectors.http._journal import Journal
+from headrace.connect.connectors.http.source import Journal
 from headrace.errors import StoreLockedError
 
 
@@ -56,7 +56,7 @@ def test_torn_end_is_left_out(tmp_path: Path, cut: int, caplog: pytest.LogCaptur
 
 
 def test_committed_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_journal, "_SEGMENT", 1)
+    monkeypatch.setattr(source, "_SEGMENT", 1)
     journal = Journal(tmp_path, 0)
     for number in (1, 2, 3):
         journal.append([arrival(number)])

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.connect import SchemaError, SourceBatch, SourceRecord
 from headrace.connect.connectors.postgres import PostgresSourceConnector
-from headrace.connect.connectors.postgres.slots import default_name
+from headrace.connect.connectors.postgres.logical import default_name
 from headrace.connect.testing.contexts import KitOffsets
 from headrace.errors import ConnectorConfigError, StateError
 from tests.connect.connectors.postgres.conftest import Connection

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.connect import Queue, SchemaError, SinkRecord
 from headrace.connect.connectors.postgres import PostgresSinkConnector
-from headrace.connect.connectors.postgres.types import JSON_NAME, UUID_NAME
+from headrace.connect.connectors.postgres.database import JSON_NAME, UUID_NAME
 from headrace.connect.schema import (
     BOOLEAN,
     BYTES,

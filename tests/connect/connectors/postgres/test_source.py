@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from headrace.connect.connectors.postgres import PostgresSourceConnector
-from headrace.connect.connectors.postgres.source_keys import SOURCE_KEYS, source_problems
+from headrace.connect.connectors.postgres.source import SOURCE_KEYS, source_problems
 from headrace.connect.schema import TIMESTAMP
 from headrace.connect.testing.contexts import KitOffsets
 from headrace.errors import ConnectorConfigError, StateError

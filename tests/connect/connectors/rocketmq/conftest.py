@@ -10,8 +10,7 @@ import pytest
 
 from headrace.client import Client, MessageQueue, PullConsumer, StoredMessage
 from headrace.connect.connectors.rocketmq import RocketMQSinkConnector, RocketMQSourceConnector
-from headrace.connect.testing.sinks import SinkTaskKit
-from headrace.connect.testing.sources import SourceTaskKit
+from headrace.connect.testing.sinks import SinkTaskKit, SourceTaskKit
 from tests.clusters import Cluster
 
 NewSource = Callable[..., SourceTaskKit]

@@ -13,7 +13,7 @@ from headrace.broker import spawn_broker
 from headrace.client import Client, PullConsumer, StoredMessage
 from headrace.connect import Header
 from headrace.connect.connectors.rocketmq import RocketMQSinkConnector
-from headrace.connect.connectors.rocketmq.messages import ORIGIN, REPLICA
+from headrace.connect.connectors.rocketmq.sink import ORIGIN, REPLICA
 from headrace.connect.testing.sinks import SinkTaskKit
 from headrace.errors import ConnectionFailedError, MessageTooLargeError, SchemaError
 from headrace.keys import encode_key, partition_of

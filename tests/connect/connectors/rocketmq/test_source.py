@@ -14,9 +14,9 @@ from headrace.broker import spawn_broker
 from headrace.client import Admin, Client, Message, Producer, TransactionProducer
 from headrace.client import LocalTransactionState as State
 from headrace.connect.connectors.rocketmq import RocketMQSourceConnector
-from headrace.connect.connectors.rocketmq.messages import ORIGIN
+from headrace.connect.connectors.rocketmq.sink import ORIGIN
 from headrace.connect.records import SourceRecord
-from headrace.connect.testing.sources import SourceTaskKit
+from headrace.connect.testing.sinks import SourceTaskKit
 from headrace.errors import ConnectorConfigError, StateError
 from headrace.keys import properties_of_key
 from tests.clusters import await_messages

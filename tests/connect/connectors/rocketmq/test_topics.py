@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.connect.connectors.rocketmq import RocketMQSinkConnector, RocketMQSourceConnector
-from headrace.connect.connectors.rocketmq.topics import is_internal
+from headrace.connect.connectors.rocketmq.settings import is_internal
 from tests.connect.connectors.runs import problems
 
 SOURCE = {"rocketmq.namesrv": "127.0.0.1:9876", "rocketmq.topics": "orders"}

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.connect import SchemaError, SinkRecord
-from headrace.connect.connectors.s3 import S3SinkConnector, _marks, sink
+from headrace.connect.connectors.s3 import S3SinkConnector, sink, source
 from headrace.connect.testing import SinkTaskKit
 from headrace.errors import ConnectorConfigError, FencedError, SerializationError
 from tests.connect.connectors import runs
@@ -196,8 +196,8 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         counted["done"] += 1
         plain(*arguments)
 
-    plain = _marks.write_object
-    monkeypatch.setattr(_marks, "write_object", write)
+    plain = source.write_object
+    monkeypatch.setattr(source, "write_object", write)
     monkeypatch.setattr(sink, "write_object", write)
     return counted
 

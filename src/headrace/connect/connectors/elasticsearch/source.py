@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 import orjson
@@ -15,24 +17,146 @@ from headrace.connect import (
     Config,
     ConfigDeclaration,
     ConfigProblem,
+    Secret,
     SourceConnector,
     SourceRecord,
     SourceTask,
     between,
     declare,
     key,
+    matching,
 )
-from headrace.connect.connectors.elasticsearch._cursor import Cursor, request
-from headrace.connect.connectors.elasticsearch.connection import (
-    CLUSTER_KEYS,
-    cluster_client,
-    cluster_problems,
-    cluster_url,
-)
-from headrace.connect.connectors.sending import RefusedError, Retries, Sender
-from headrace.errors import ConnectionFailedError, ConnectorConfigError
+from headrace.connect.connectors.sending import SENDING_KEYS, RefusedError, Retries, Sender, client
+from headrace.errors import ConnectionFailedError, ConnectorConfigError, DeserializationError
 
-__all__ = ["ElasticsearchSourceConnector", "ElasticsearchSourceTask"]
+if TYPE_CHECKING:
+    import httpx
+
+
+# Where a source stands in the order of a field, and how it asks for what follows.
+
+#: Documents that share a value of the field are told apart by their ids, which are kept.
+_MOST_IDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The value of the last document that was read, and the ids of all that have it.
+
+    Examples
+    --------
+    >>> Cursor().behind(7, "a").behind(7, "b")
+    Cursor(value=7, ids=('a', 'b'))
+    >>> Cursor(7, ("a", "b")).behind(9, "c").offset()
+    {'value': 9, 'ids': ['c']}
+    """
+
+    value: Any = None
+    ids: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, offset: Mapping[str, Any] | None) -> Cursor:
+        """Read it out of a committed offset."""
+        return cls() if offset is None else cls(offset["value"], tuple(offset.get("ids", ())))
+
+    def offset(self) -> dict[str, Any]:
+        """Write it as an offset that is committed."""
+        return {"value": self.value, "ids": list(self.ids)}
+
+    def behind(self, value: Any, document: str) -> Cursor:
+        """Go on behind a document.
+
+        Raises
+        ------
+        DeserializationError
+            Where too many documents share a value.
+        """
+        if value != self.value:
+            return Cursor(value, (document,))
+        if len(self.ids) == _MOST_IDS:
+            message = f"More than {_MOST_IDS} documents have the value {value!r} of cursor.field."
+            raise DeserializationError(message, hint="Choose a field that tells documents apart.")
+        return Cursor(value, (*self.ids, document))
+
+
+def request(
+    cursor: Cursor, field: str, *, most: int, until: str | None, filters: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """Ask for the documents behind a cursor, in the order of the field.
+
+    Parameters
+    ----------
+    most
+        Most documents.
+    until
+        Leaves out documents from this time on, in the words of the cluster, such as ``now-5s``.
+    filters
+        What documents have to meet besides.
+    """
+    bounds = {
+        **({} if cursor.value is None else {"gte": cursor.value}),
+        **({} if until is None else {"lt": until}),
+    }
+    wanted = {"range": {field: bounds}} if bounds else {"exists": {"field": field}}
+    return {
+        "size": most,
+        # An index whose documents have not had the field yet has none to give.
+        "sort": [{field: {"order": "asc", "unmapped_type": "long"}}],
+        "track_total_hits": False,
+        "query": {
+            "bool": {
+                "filter": [wanted, *filters],
+                "must_not": [{"ids": {"values": list(cursor.ids)}}],
+            }
+        },
+    }
+
+
+# How the connectors reach a cluster: config keys, and the client made of them.
+
+CLUSTER_KEYS = (
+    declare(
+        key(
+            "url",
+            str,
+            "Where the cluster is: a node that takes requests, or what stands before several.",
+            required=True,
+            valid=matching("https?://[^@]+", "a URL such as https://search:9200, without a user"),
+        ),
+        key("username", str, "Who asks, with a password."),
+        key("password", Secret, "The password of username."),
+        key("api.key", Secret, "An API key, in place of a password."),
+    )
+    | SENDING_KEYS
+)
+
+
+def cluster_client(config: Config) -> httpx.Client:
+    """Make a client that is allowed to ask."""
+    return client(config, _authorization(config))
+
+
+def cluster_url(config: Config, path: str) -> str:
+    """Give the URL of a path of the cluster."""
+    return f"{config['url'].rstrip('/')}/{path}"
+
+
+def _authorization(config: Config) -> dict[str, str]:
+    if (token := config["api.key"]) is not None:
+        return {"authorization": f"ApiKey {token.reveal()}"}
+    if config["username"] is None:
+        return {}
+    password = config["password"]
+    pair = f"{config['username']}:{password.reveal() if password else ''}"
+    return {"authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+
+
+def cluster_problems(config: Config) -> Iterable[ConfigProblem]:
+    """Name what does not fit together."""
+    ways = [name for name in ("username", "api.key", "auth.token") if config[name] is not None]
+    if len(ways) > 1:
+        yield ConfigProblem(ways[1], f"Give one of {' and '.join(ways)}.")
+
 
 _HEADERS = {"content-type": "application/json"}
 

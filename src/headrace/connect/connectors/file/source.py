@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import glob
+import logging
+import os
 import time
 import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -26,17 +29,275 @@ from headrace.connect import (
     key,
     one_of,
 )
-from headrace.connect.connectors.file._following import Follower
-from headrace.connect.connectors.file._identity import Place, history, is_past_of
+from headrace.connect.connectors.file._identity import (
+    Place,
+    Proof,
+    has_proof,
+    history,
+    is_past_of,
+    locate,
+)
 from headrace.connect.connectors.file._lines import LineFormat
-from headrace.connect.connectors.file._reader import Chunk, Limits
 from headrace.connect.schema import BYTES, STRING
-from headrace.errors import ConfigurationError, ConnectorConfigError
+from headrace.errors import ConfigurationError, ConnectorConfigError, DeserializationError
 
 if TYPE_CHECKING:
     from headrace.connect.records import Position
 
-__all__ = ["FileSourceConnector", "FileSourceTask"]
+
+# One open file that grows: what was appended, and whether it is still the same file.
+
+
+class ReplacedError(Exception):
+    """The file no longer goes on from where the reader stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is read at once."""
+
+    #: Bytes of one read.
+    chunk: int
+    #: Lines of one read; ``None``: as many as the bytes hold.
+    rows: int | None
+    #: Bytes of the longest line.
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole lines of a file, and where they stand."""
+
+    file: Path
+    start: int
+    content: bytes
+    place: Place
+
+
+class FileReader:
+    """Reads what is appended to one file.
+
+    Parameters
+    ----------
+    path
+        Where the file is now.
+    place
+        Where to go on; what stands before it has been proven.
+    """
+
+    def __init__(self, path: Path, place: Place, lines: LineFormat, limits: Limits) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._position = place.position
+        self._proof = Proof.read(self._file, place.position)
+        self._lines = lines
+        self._limits = limits
+        self._seen: tuple[int, int] | None = None
+
+    @property
+    def inode(self) -> int:
+        """The file's number on its disk."""
+        return os.fstat(self._file).st_ino
+
+    def place(self) -> Place:
+        """Tell where the reader stands."""
+        return Place(self._position, self.inode, self._proof.digest())
+
+    def read(self) -> Chunk | None:
+        """Give the whole lines that were appended, or ``None``; a torn last line waits.
+
+        Raises
+        ------
+        ReplacedError
+            When the file was cut off or written anew.
+        """
+        state = os.fstat(self._file)
+        seen = (state.st_size, state.st_mtime_ns)
+        if seen == self._seen:
+            return None
+        data = self._read()
+        end = self._lines.end(data, self._limits.rows)
+        if end < len(data) or not data:
+            # What is left is torn, or waits for the next call.
+            self._seen = None if end else seen
+        return self._taken(data[:end]) if end else None
+
+    def rest(self) -> Chunk | None:
+        """Give a last line that lacks its end; Caller: whoever knows that nobody writes on."""
+        data = self._read()
+        return self._taken(data) if data else None
+
+    def quiet(self, seconds: float) -> bool:
+        """Whether nobody has written to the file for some time."""
+        return time.time() - os.fstat(self._file).st_mtime >= seconds
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _read(self) -> bytes:
+        size = self._limits.chunk
+        while True:
+            data = os.pread(self._file, size, self._position)
+            # After the read: a file that was cut off before it, or during it, does not pass.
+            if not has_proof(self._file, Place(self._position, proof=self._proof.digest())):
+                raise ReplacedError
+            if len(data) < size or self._lines.end(data):
+                return data
+            if size >= self._limits.line:
+                raise self._too_long()
+            size = min(size * 4, self._limits.line)
+
+    def _taken(self, content: bytes) -> Chunk:
+        start = self._position
+        self._position += len(content)
+        self._proof.add(content)
+        return Chunk(self.path, start, content, self.place())
+
+    def _too_long(self) -> DeserializationError:
+        message = (
+            f"{self.path}: the line at position {self._position} is longer than "
+            f"line.max.bytes={self._limits.line}."
+        )
+        hint = "Set line.max.bytes higher, or move the connector's position behind the line."
+        return DeserializationError(message, hint=hint)
+
+
+# Following a path: through its file, its rotations, and what comes after them.
+
+#: Seconds of silence after which a removed file is let go, so that its bytes leave the disk.
+_ABANDONED = 60.0
+
+
+class Follower:
+    """Gives the lines that are written to a path, each once, whatever file is behind it.
+
+    A file that was renamed is read to its end before the one that took its name.  A file that was
+    copied and cut off goes on in the copy.
+
+    Parameters
+    ----------
+    path
+        What is followed.
+    place
+        Where to go on; ``None`` for a path that was never read.
+    past
+        Whether the rotated pasts of a path that was never read are read first.
+    patience
+        Seconds without a write after which a rotated file has ended.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        place: Place | None,
+        lines: LineFormat,
+        limits: Limits,
+        *,
+        past: bool = False,
+        patience: float = 1.0,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self.path = path
+        self._place = place
+        self._past = past
+        self._lines = lines
+        self._limits = limits
+        self._patience = patience
+        self._logger = logger or logging.getLogger(__name__)
+        self._reader: FileReader | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the follower holds a file open."""
+        return self._reader is not None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the file was removed, and nobody has written to it for a while."""
+        reader = self._reader
+        return reader is not None and not self.path.exists() and reader.quiet(_ABANDONED)
+
+    def read(self) -> Chunk | None:
+        """Give the next whole lines, or ``None`` when there are none now."""
+        reader = self._reader or self._opened()
+        if reader is None:
+            return None
+        try:
+            chunk = reader.read() or self._end_of_past(reader)
+        except ReplacedError:
+            self._logger.info("%s was cut off or written anew", reader.path)
+            self.let_go()
+            return None
+        if chunk is not None:
+            self._place = chunk.place
+        return chunk
+
+    def let_go(self) -> None:
+        """Close the file; the next :meth:`read` finds it again."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _opened(self) -> FileReader | None:
+        found = self._first() if self._place is None else self._found(self._place)
+        if found is None:
+            return None
+        path, place = found
+        try:
+            self._reader = FileReader(path, place, self._lines, self._limits)
+        except FileNotFoundError:  # rotated away at this moment
+            return None
+        return self._reader
+
+    def _first(self) -> tuple[Path, Place] | None:
+        files = history(self.path) if self._past else [self.path]
+        return (files[0], Place(0)) if files and files[0].exists() else None
+
+    def _found(self, place: Place) -> tuple[Path, Place] | None:
+        files = history(self.path)
+        if place.inode is None:
+            files = files[-1:]
+        if path := locate(files, place):
+            return path, place
+        if not self.path.exists():
+            return None
+        if place.position:
+            self._logger.warning(
+                "%s: byte %d, where its reading stood, is in no file of that name any more: "
+                "it was rotated out of reach or cut off; reading goes on at its start",
+                self.path,
+                place.position,
+            )
+        return self.path, Place(0)
+
+    def _end_of_past(self, reader: FileReader) -> Chunk | None:
+        """Go on from a file that has been rotated, once nobody writes to it."""
+        following = self._after(reader)
+        if following is None or not reader.quiet(self._patience):
+            return None
+        if chunk := reader.read() or reader.rest():
+            return chunk
+        self.let_go()
+        try:
+            self._reader = FileReader(following, Place(0), self._lines, self._limits)
+        except FileNotFoundError:  # rotated on at this moment: the next read looks again
+            return None
+        self._place = self._reader.place()
+        return self._reader.read()
+
+    def _after(self, reader: FileReader) -> Path | None:
+        inode = reader.inode
+        try:
+            if self.path.stat().st_ino == inode:
+                return None
+            files = history(self.path)
+            inodes = [one.stat().st_ino for one in files]
+        except FileNotFoundError:  # being rotated at this moment: the next read looks again
+            return None
+        place = inodes.index(inode) if inode in inodes else len(files) - 2
+        return files[place + 1]
+
 
 _SHARE = "task.share"
 _PATTERN = frozenset("*?[")

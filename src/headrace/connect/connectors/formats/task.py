@@ -19,9 +19,14 @@ from headrace.connect import (
     SourceRecord,
     SourceTask,
 )
-from headrace.connect.connectors.formats.keys import reading_of
 from headrace.connect.connectors.formats.ledger import FileLedger
-from headrace.connect.connectors.formats.reading import Readable, Rows, format_of, read_rows
+from headrace.connect.connectors.formats.reading import (
+    Readable,
+    Rows,
+    format_of,
+    read_rows,
+    reading_of,
+)
 from headrace.connect.connectors.formats.standing import Found, Standing
 from headrace.connect.values import schema_of_arrow
 from headrace.errors import ConnectionFailedError, ConnectorConfigError, DeserializationError

@@ -9,20 +9,105 @@ from dataclasses import dataclass
 from logging import Logger
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 from headrace.connect import SourceRecord
-from headrace.connect.connectors.postgres.catalog import TableInfo, quoted
-from headrace.connect.connectors.postgres.columns import RowReader, TypeBook
-from headrace.connect.connectors.postgres.windows import Writers, all_transactions, writers_of
+from headrace.connect.connectors.postgres.catalog import TableInfo, quoted, table_info
+from headrace.connect.connectors.postgres.connection import connect, connection_words, outages_told
+from headrace.connect.connectors.postgres.database import RowReader, TypeBook, TypeOptions
 from headrace.errors import StateError
 
 if TYPE_CHECKING:
     from psycopg import ServerCursor
 
+    from headrace.connect import Config, SourceTaskContext
     from headrace.connect.connectors.postgres.connection import Connection
     from headrace.connect.connectors.sql import TableName
     from headrace.connect.records import Position
 
-__all__ = ["ReadOptions", "Reader", "Source"]
+
+# How far a table may be read: up to where no running transaction can still add rows.
+#
+# A number from a sequence, or a time, is taken before its row is committed, so rows become visible
+# out of order: who remembers the highest number that he saw misses the rows below it that are
+# committed later.  So a window is closed first (its upper end is the highest value that is visible),
+# then whoever could still commit a row inside it is waited for, and only then it is read.
+
+_DATABASE = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+
+# An INSERT locks its table before it takes the default of a column, and until it commits.
+_WRITERS = f"""
+SELECT virtualtransaction, pid FROM pg_locks
+WHERE locktype = 'relation' AND database = {_DATABASE} AND pid IS DISTINCT FROM pg_backend_pid()
+AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+"""
+_OF_TABLE = (
+    " AND relation IN (SELECT to_regclass(%s)::oid"
+    " UNION SELECT relid::oid FROM pg_partition_tree(to_regclass(%s)))"
+)
+# now() is when a transaction began, whatever it has locked since; vacuums write no rows, nor do
+# sources like this one, whose sessions have such names.
+_ALL = f"""
+SELECT l.virtualtransaction, l.pid FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'virtualxid' AND a.datid = {_DATABASE} AND l.pid <> pg_backend_pid()
+AND a.backend_type IS DISTINCT FROM 'autovacuum worker' AND a.application_name NOT LIKE 'headrace %'
+UNION SELECT '-1/' || transaction::text, NULL FROM pg_prepared_xacts
+WHERE database = current_database()
+"""
+#: Stands before the number of a transaction that was prepared: no process runs it.
+_PREPARED = "-1/"
+
+
+@dataclass(slots=True)
+class Writers:
+    """Transactions that may still add rows to a window."""
+
+    connection: Connection
+    statement: str
+    values: tuple[str, ...]
+    #: Their names, and the processes that run them.
+    running: dict[str, int | None]
+
+    def gone(self) -> bool:
+        """Look again; tell whether all of them have ended."""
+        if not self.running:
+            return True
+        now = _running(self.connection, self.statement, self.values)
+        # One of them may have been prepared meanwhile, under another name.
+        self.running = {
+            name: pid
+            for name, pid in now.items()
+            if name in self.running or name.startswith(_PREPARED)
+        }
+        return not self.running
+
+    def __str__(self) -> str:
+        pids = sorted(pid for pid in self.running.values() if pid is not None)
+        prepared = len(self.running) - len(pids)
+        words = [f"processes {', '.join(map(str, pids))}"] if pids else []
+        words += [f"{prepared} prepared transactions"] if prepared else []
+        return " and ".join(words) or "nobody"
+
+
+def writers_of(connection: Connection, table: TableName | None) -> Writers:
+    """Find who writes to a table right now; of a query, to any table of the database."""
+    statement, values = _WRITERS, tuple[str, ...]()
+    if table is not None:
+        name = quoted(table)
+        statement, values = _WRITERS + _OF_TABLE, (name, name)
+    return Writers(connection, statement, values, _running(connection, statement, values))
+
+
+def all_transactions(connection: Connection) -> Writers:
+    """Find every transaction of the database that runs right now."""
+    return Writers(connection, _ALL, (), _running(connection, _ALL, ()))
+
+
+def _running(
+    connection: Connection, statement: str, values: tuple[str, ...]
+) -> dict[str, int | None]:
+    return dict(connection.execute(statement, values or None).fetchall())
+
 
 Row = tuple[Any, ...]
 _COMPLAINT = 30.0
@@ -329,3 +414,129 @@ def _bulk_due(position: Position, interval: float) -> float:
         return 0.0
     age: float = time.time() - position["done"] / 1000
     return time.monotonic() + max(0.0, interval - age)
+
+
+# A task that reads tables by queries.
+
+_LONGEST_WAIT = 0.5
+
+
+class IncrementalFeed:
+    """Reads its share of the tables, one after the other.
+
+    Parameters
+    ----------
+    config
+        The task's config.
+    tables
+        Its share; nothing when it reads a query.
+    context
+        The task's context.
+    """
+
+    def __init__(
+        self, config: Config, tables: Sequence[TableName], context: SourceTaskContext
+    ) -> None:
+        self._config = config
+        self._tables = tables
+        self._context = context
+        self._limit: int = config["batch.max.rows"]
+        #: Where records that were given end, which a new connection goes on from.
+        self._given: dict[str, Position] = {}
+        self._connection: Connection | None = None
+        self._readers: list[Reader] = []
+        self._open()
+
+    def poll(self) -> Sequence[SourceRecord] | None:
+        """Give what is new in one of the tables."""
+        with outages_told():
+            if self._connection is None:
+                self._open()
+            try:
+                found = self._read()
+            except psycopg.OperationalError:
+                self.close()
+                raise
+        if found:
+            self._given[found[0].topic] = found[-1].offset
+        return found
+
+    def commit(self) -> None:
+        """Do nothing: the database need not know what was read."""
+
+    def close(self) -> None:
+        """End the connection."""
+        for reader in self._readers:
+            reader.close()
+        self._readers = []
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _read(self) -> list[SourceRecord] | None:
+        # The one that streams has the connection; the others wait.
+        now = time.monotonic()
+        streaming = [one for one in self._readers if one.streaming]
+        for reader in streaming or self._readers:
+            if reader.streaming or reader.due <= now:
+                found = reader.read(self._limit)
+                if found:
+                    self._readers.remove(reader)
+                    self._readers.append(reader)
+                    return found
+        due = min((one.due for one in self._readers), default=now + _LONGEST_WAIT)
+        self._context.stopping.wait(max(0.0, min(_LONGEST_WAIT, due - time.monotonic())))
+        return None
+
+    def _open(self) -> None:
+        name = f"headrace {self._context.connector}"
+        connection = connect(connection_words(self._config, name))
+        options = TypeOptions(self._config["numeric.mapping"], self._config["timestamp.mapping"])
+        types = TypeBook(connection, options)
+        try:
+            self._readers = [
+                self._reader(connection, source, types) for source in self._sources(connection)
+            ]
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _reader(self, connection: Connection, source: Source, types: TypeBook) -> Reader:
+        position = self._given.get(source.topic) or self._context.offsets.get(source.partition)
+        options = read_options(self._config)
+        return Reader(connection, source, options, types, position, self._context.logger)
+
+    def _sources(self, connection: Connection) -> list[Source]:
+        config = self._config
+        if query := config["query"]:
+            topic = config["topic.prefix"]
+            text = query.rstrip().rstrip(";")
+            nothing = TableInfo((), frozenset())
+            return [Source({"query": topic}, topic, None, text, nothing)]
+        return [self._source(connection, table) for table in self._tables]
+
+    def _source(self, connection: Connection, table: TableName) -> Source:
+        topic = topic_of(self._config, table)
+        return Source({"table": str(table)}, topic, table, "", table_info(connection, table))
+
+
+def topic_of(config: Config, table: TableName) -> str:
+    """Give the topic of a table."""
+    text: str = config["topic.format"]
+    named = text.replace("${table}", table.name).replace("${schema}", table.schema or "")
+    return f"{config['topic.prefix']}{named}"
+
+
+def read_options(config: Config) -> ReadOptions:
+    """Say how tables are read."""
+    mode = config["mode"]
+    return ReadOptions(
+        mode=mode,
+        incrementing=config["incrementing.column.name"] if "incrementing" in mode else None,
+        timestamps=tuple(config["timestamp.column.name"]) if "timestamp" in mode else (),
+        interval=config["poll.interval.ms"].total_seconds(),
+        delay=config["timestamp.delay.ms"].total_seconds(),
+        wait=config["transactions.wait"],
+        keys=tuple(config["key.fields"]),
+    )

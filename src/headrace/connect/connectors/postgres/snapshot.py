@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.connect.connectors.postgres.catalog import quoted, table_info
-from headrace.connect.connectors.postgres.columns import RowReader, TypeBook
+from headrace.connect.connectors.postgres.database import RowReader, TypeBook
 from headrace.connect.connectors.postgres.pgoutput import lsn_text
 from headrace.connect.connectors.postgres.translation import (
     Made,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import ClassVar, Protocol
 
 import psycopg
@@ -17,21 +18,252 @@ from headrace.connect import (
     SourceConnector,
     SourceRecord,
     SourceTask,
+    at_least,
+    between,
+    declare,
+    key,
+    matching,
+    one_of,
 )
 from headrace.connect.connectors.postgres.catalog import find_tables, is_pattern, qualified
 from headrace.connect.connectors.postgres.connection import (
+    CONNECTION_KEYS,
     connect,
     connection_words,
     outages_told,
 )
-from headrace.connect.connectors.postgres.incremental import IncrementalFeed
 from headrace.connect.connectors.postgres.logical import LogicalFeed
-from headrace.connect.connectors.postgres.source_keys import SOURCE_KEYS, source_problems
+from headrace.connect.connectors.postgres.reading import IncrementalFeed
 from headrace.connect.connectors.sql import TableName
 from headrace.errors import ConnectionFailedError, ConnectorConfigError
 from headrace.watched import watched_thread
 
-__all__ = ["PostgresSourceConnector", "PostgresSourceTask"]
+# Config keys of the PostgreSQL source.
+
+_WHERE = declare(
+    key(
+        "mode",
+        str,
+        "How changes are found: logical (from the server's log of changes: inserts, updates and"
+        " deletes), incrementing (new rows, by a number that rises), timestamp (new and changed"
+        " rows, by a time), timestamp+incrementing (by both), bulk (all rows, again and again).",
+        required=True,
+        valid=one_of("logical", "incrementing", "timestamp", "timestamp+incrementing", "bulk"),
+        group="Mode",
+    ),
+    key(
+        "tables",
+        list,
+        "Tables to read, as schema.table; * and ? stand for other letters; without a schema a table"
+        " is in public.",
+        default=[],
+        importance="high",
+        aliases=("table.whitelist", "table.include.list"),
+        group="Tables",
+    ),
+    key(
+        "tables.exclude",
+        list,
+        "Tables to leave out, written likewise.",
+        default=[],
+        aliases=("table.blacklist", "table.exclude.list"),
+        group="Tables",
+    ),
+    key(
+        "query", str, "A SELECT to read in place of tables; not with mode=logical.", group="Tables"
+    ),
+    key(
+        "topic.prefix",
+        str,
+        "What stands before a table's name in its topic; the whole topic of a query.",
+        default="",
+        importance="high",
+        group="Topics",
+    ),
+    key(
+        "topic.format",
+        str,
+        "What follows the prefix: ${table} and ${schema} stand for the table's.",
+        default="${table}",
+        group="Topics",
+    ),
+    key(
+        "tables.poll.interval.ms",
+        timedelta,
+        "How often to look for tables that came or went.",
+        default=timedelta(seconds=60),
+        valid=at_least(timedelta(seconds=1)),
+        aliases=("table.poll.interval.ms",),
+        group="Tables",
+    ),
+    key(
+        "batch.max.rows",
+        int,
+        "Most records of one poll.",
+        default=2000,
+        valid=between(1, 100_000),
+        group="Mode",
+    ),
+    key(
+        "numeric.mapping",
+        str,
+        "What numeric columns become: precise (decimals where the column says its digits behind the"
+        " point, else text), string, or double.",
+        default="precise",
+        valid=one_of("precise", "string", "double"),
+        group="Types",
+    ),
+    key(
+        "timestamp.mapping",
+        str,
+        "What timestamps become: connect (Connect's type, in milliseconds once a converter has"
+        " written it), micros (a number since 1970), or string (which knows infinity too).",
+        default="connect",
+        valid=one_of("connect", "micros", "string"),
+        group="Types",
+    ),
+)
+_QUERIES = declare(
+    key(
+        "incrementing.column.name",
+        str,
+        "The column that rises with each new row.",
+        group="Mode",
+    ),
+    key(
+        "timestamp.column.name",
+        list,
+        "The column that is set whenever a row changes; of several, the first that is not null.",
+        default=[],
+        group="Mode",
+    ),
+    key(
+        "poll.interval.ms",
+        timedelta,
+        "The pause between two queries of a table that had nothing new; between two loads in mode"
+        " bulk.",
+        default=timedelta(seconds=1),
+        valid=at_least(timedelta(milliseconds=1)),
+        group="Mode",
+    ),
+    key(
+        "timestamp.delay.ms",
+        timedelta,
+        "How far to stay behind the present: for times that applications set by clocks of their"
+        " own.",
+        default=timedelta(0),
+        aliases=("timestamp.delay.interval.ms",),
+        group="Mode",
+    ),
+    key(
+        "transactions.wait",
+        bool,
+        "Whether to wait for transactions that may still commit rows below those that are there"
+        " already; without, such rows are lost.",
+        default=True,
+        group="Mode",
+    ),
+    key(
+        "key.fields",
+        list,
+        "Columns that become the record's key; the primary key where none is named.",
+        default=[],
+        group="Topics",
+    ),
+)
+_NAME = matching(r"[a-z0-9_]{1,63}", "up to 63 lower-case letters, digits and _")
+_LOGICAL = declare(
+    key(
+        "slot.name",
+        str,
+        "The replication slot; made from the connector's name where none is given.",
+        valid=_NAME,
+        group="Logical replication",
+    ),
+    key(
+        "publication.name",
+        str,
+        "The publication; named like the slot where none is given.",
+        group="Logical replication",
+    ),
+    key(
+        "publication.autocreate",
+        bool,
+        "Whether to create the publication, and to add tables to it.",
+        default=True,
+        group="Logical replication",
+    ),
+    key(
+        "slot.drop.on.stop",
+        bool,
+        "Whether the slot goes when the task stops: changes until the next start are then lost,"
+        " and the next start takes a snapshot.",
+        default=False,
+        group="Logical replication",
+    ),
+    key(
+        "snapshot.mode",
+        str,
+        "Whether the rows that are there come first: initial (once), or never.",
+        default="initial",
+        valid=one_of("initial", "never"),
+        group="Logical replication",
+    ),
+    key(
+        "output.format",
+        str,
+        "What a value is: row (the row after the change; nothing for a delete), or envelope (before,"
+        " after, op, source and ts_ms, as Debezium has it).",
+        default="row",
+        valid=one_of("row", "envelope"),
+        group="Logical replication",
+    ),
+    key(
+        "tombstones.on.delete",
+        bool,
+        "Whether a delete's envelope is followed by a record without a value.",
+        default=True,
+        group="Logical replication",
+    ),
+    key(
+        "unchanged.values",
+        str,
+        "What stands for a large value that an update left alone, which the server does not send:"
+        " read (the value that the row has now), null, or fail.",
+        default="read",
+        valid=one_of("read", "null", "fail"),
+        group="Logical replication",
+    ),
+    key(
+        "heartbeat.interval.ms",
+        timedelta,
+        "How often the server hears how far it may forget its log.",
+        default=timedelta(seconds=5),
+        valid=at_least(timedelta(milliseconds=10)),
+        group="Logical replication",
+    ),
+)
+
+SOURCE_KEYS = CONNECTION_KEYS | _WHERE | _QUERIES | _LOGICAL
+
+
+def source_problems(config: Config) -> Iterator[ConfigProblem]:
+    """Name what contradicts itself in a source's config."""
+    mode, query, tables = config["mode"], config["query"], config["tables"]
+    if mode == "logical" and query:
+        yield ConfigProblem("query", "mode=logical reads tables: leave query out, name tables.")
+    elif bool(query) == bool(tables):
+        yield ConfigProblem("tables", "Name either tables or a query.")
+    if query and not config["topic.prefix"]:
+        message = "A query's records go to the topic that topic.prefix names: it is missing."
+        yield ConfigProblem("topic.prefix", message)
+    if "incrementing" in mode and not config["incrementing.column.name"]:
+        message = f"mode={mode} needs incrementing.column.name."
+        yield ConfigProblem("incrementing.column.name", message)
+    if "timestamp" in mode and not config["timestamp.column.name"]:
+        message = f"mode={mode} needs timestamp.column.name."
+        yield ConfigProblem("timestamp.column.name", message)
+
 
 _SHARE = "task.tables"
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.connect import Schema, SchemaError, SourceBatch, SourceRecord
 from headrace.connect.connectors.postgres.catalog import quoted, table_info
-from headrace.connect.connectors.postgres.columns import RowReader, TypeBook
+from headrace.connect.connectors.postgres.database import RowReader, TypeBook
 from headrace.connect.connectors.postgres.pgoutput import (
     UNCHANGED,
     Delete,

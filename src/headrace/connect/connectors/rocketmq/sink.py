@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, ClassVar
+from threading import Event
+from typing import Any, ClassVar, TypeVar
 
-from headrace.client import Admin, Client, MessageQueue
+import pyarrow as pa
+
+from headrace.client import Admin, Client, MessageQueue, Producer, PullConsumer
 from headrace.connect import (
     Config,
     ConfigDeclaration,
@@ -20,22 +26,334 @@ from headrace.connect import (
     key,
     one_of,
 )
-from headrace.connect.connectors.rocketmq.messages import REPLICA, Circles, carried
-from headrace.connect.connectors.rocketmq.sending import Outgoing, Place, Sender, mark_of
 from headrace.connect.connectors.rocketmq.settings import (
     CLUSTER_KEYS,
     TOPIC_KEYS,
+    Renaming,
     check_answers,
     connected,
     remote_name,
 )
-from headrace.connect.connectors.rocketmq.topics import Renaming
 from headrace.connect.connectors.texts import as_text, raw_bytes
-from headrace.errors import MessageRejectedError, TopicNotFoundError
-from headrace.keys import encode_key, partition_of, properties_of_key
-from headrace.protocol.properties import encode_properties
+from headrace.errors import (
+    HeadraceError,
+    MessageRejectedError,
+    MessageTooLargeError,
+    TopicNotFoundError,
+)
+from headrace.keys import EXACT_KEY, encode_key, partition_of, properties_of_key
+from headrace.protocol import properties as names
+from headrace.protocol.journal_tags import TAG
+from headrace.protocol.properties import decode_properties, encode_properties
 
-__all__ = ["RocketMQSinkConnector", "RocketMQSinkTask"]
+# What of a message's properties goes along to another cluster, and the marks that are added.
+
+ORIGIN = "HEADRACE_ORIGIN"
+"""Property with the name of the cluster that a replicated message was born in."""
+
+REPLICA = "HEADRACE_REPLICA"
+"""Property by which a sink finds what it has sent: connector, queue and offset."""
+
+_OF_THE_USER = frozenset(
+    {names.KEYS, names.TAGS, names.UNIQ_KEY, names.SHARDING_KEY, names.CORRELATION_ID}
+)
+#: A delay has passed, a transaction has ended, a batch was committed: over there, not here.
+_LEFT_BEHIND = (
+    frozenset(value for name in names.__all__ if isinstance(value := getattr(names, name), str))
+    - _OF_THE_USER
+) | {TAG, REPLICA}
+
+
+def carried(properties: Mapping[str, str]) -> dict[str, str]:
+    """Leave out the properties that hold only for the cluster where they stand.
+
+    >>> carried({"TAGS": "red", "DELAY": "3", "colour": "red"})
+    {'TAGS': 'red', 'colour': 'red'}
+    """
+    return {name: value for name, value in properties.items() if name not in _LEFT_BEHIND}
+
+
+def carried_raw(raw: bytes) -> tuple[str | None, dict[str, str]]:
+    r"""Give the key of a message where it is text, and the other properties that go along.
+
+    A key that is no text stays among the properties, as it stands there.
+
+    >>> carried_raw(b"KEYS\x01k1\x02TAGS\x01red\x02")
+    ('k1', {'TAGS': 'red'})
+    """
+    properties = carried(decode_properties(raw))
+    if EXACT_KEY in properties:
+        return None, properties
+    return properties.pop(names.KEYS, None), properties
+
+
+class Circles:
+    """Keeps records from going in circles: each carries the name of the cluster it was born in.
+
+    Parameters
+    ----------
+    here, there
+        The clusters that records come from and go to; ``None``: what was replicated at all is
+        left out.
+
+    Examples
+    --------
+    >>> circles = Circles("paris", "berlin")
+    >>> circles.marked({"colour": "red"})
+    {'colour': 'red', 'HEADRACE_ORIGIN': 'paris'}
+    >>> circles.marked({"HEADRACE_ORIGIN": "rome"})
+    {'HEADRACE_ORIGIN': 'rome'}
+    >>> circles.marked({"HEADRACE_ORIGIN": "berlin"}) is None
+    True
+    """
+
+    def __init__(self, here: str, there: str | None) -> None:
+        self._here = here
+        self._there = there
+
+    def marked(self, properties: dict[str, str]) -> dict[str, str] | None:
+        """Give the properties with the mark; ``None`` where the record must not go on."""
+        origin = properties.get(ORIGIN)
+        if origin is None:
+            return {**properties, ORIGIN: self._here}
+        return None if self._there in {None, origin} else properties
+
+
+# Sends messages to another cluster, and finds what has arrived where that is in doubt.
+
+_THREADS = 8
+#: How long a request whose answer was lost may still be on its way, in seconds.
+_UNDER_WAY = 1.0
+#: Pauses between two tries, in seconds: the first, the longest.
+_PAUSE_FIRST, _PAUSE_MOST = 0.1, 5.0
+#: A broker that refuses a batch does so again: one of its messages is bad.
+_REFUSALS = (MessageRejectedError, MessageTooLargeError)
+
+T = TypeVar("T")
+Place = tuple[Queue, int]
+"""A record of ours: its queue and offset here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One message on its way, and the record that it was made of."""
+
+    record: SinkRecord
+    body: bytes
+    #: As the wire has them, with the mark.
+    properties: bytes
+    #: When it was made, in ms since 1970; ``None``: when it is sent.
+    born: int | None
+
+    @property
+    def place(self) -> Place:
+        """Where the record stands here."""
+        return self.record.queue, self.record.offset
+
+
+def mark_of(connector: str, record: SinkRecord) -> str:
+    """Write the mark of a record.
+
+    >>> record = SinkRecord(topic="t", queue=Queue("t", "b", 0), offset=7)
+    >>> mark_of("to-berlin", record)
+    'to-berlin:t@b@0:7'
+    """
+    topic, broker, number = record.queue
+    return f"{connector}:{topic}@{broker}@{number}:{record.offset}"
+
+
+def _place_of(connector: str, mark: str) -> Place | None:
+    name, _, offset = mark.rpartition(":")
+    if not name.startswith(f"{connector}:") or not offset.isdecimal():
+        return None
+    topic, _, rest = name.removeprefix(f"{connector}:").partition("@")
+    broker, _, number = rest.rpartition("@")
+    return Queue(topic, broker, int(number)), int(offset)
+
+
+@dataclass(slots=True)
+class Sender:
+    """Sends the messages of one task.
+
+    Before a batch is sent, where its queues end there is written as offsets of a group of the
+    task's own.  Everything that a later life may meet of a batch that was not committed here
+    stands behind that, and carries marks.
+
+    Parameters
+    ----------
+    client
+        Connection to the other cluster.
+    connector, task
+        Whose records they are.
+    marks
+        Whether messages carry marks; without, what is in doubt is sent again.
+    stopping
+        Set when nobody waits any more.
+    patience
+        How long a message is tried, in seconds.
+    refused
+        Takes what brokers never take, with the reason.
+    warn
+        Hears of failures that may pass.
+    """
+
+    client: Client
+    connector: str
+    task: int
+    marks: bool
+    stopping: Event
+    patience: float
+    refused: Callable[[SinkRecord, HeadraceError], None]
+    warn: Callable[[str], None]
+    _ends: dict[MessageQueue, int] = field(default_factory=dict)
+    _prefix: str = field(init=False)
+    _producer: Producer = field(init=False)
+    _consumer: PullConsumer = field(init=False)
+    _pool: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._producer = Producer(self.client)
+        self._prefix = f"headrace-connect-{self.connector}-"
+        self._consumer = PullConsumer(self.client, f"{self._prefix}{self.task}")
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="sending")
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._pool.shutdown(cancel_futures=True)
+
+    # What an earlier life has sent
+
+    def sent_before(self, queues: Collection[MessageQueue]) -> set[Place]:
+        """Give the records that stand in these queues, as far as they may be in doubt."""
+        if not self.marks or not queues:
+            return set()
+        bounds: dict[MessageQueue, int] = {}
+        for group in self._groups({one.topic for one in queues}):
+            consumer = PullConsumer(self.client, group)
+            for one, at in zip(queues, self._pool.map(consumer.committed, queues), strict=True):
+                if at is not None:
+                    bounds[one] = min(at, bounds.get(one, at))
+        found = self._pool.map(lambda one: self._tail(one, bounds[one]), bounds)
+        return set().union(*found)
+
+    def _groups(self, topics: Collection[str]) -> set[str]:
+        """Give the groups of all tasks that there ever were: one of them may have had our queues."""
+        admin = Admin(self.client)
+        return {
+            group
+            for topic in topics
+            for group in admin.topic_groups(topic)
+            if group.startswith(self._prefix) and group.removeprefix(self._prefix).isdecimal()
+        }
+
+    def _tail(self, one: MessageQueue, bound: int) -> set[Place]:
+        """Give the records behind a bound; it becomes the end that is known."""
+        begin, end = self._consumer.begin_offset(one), self._consumer.end_offset(one)
+        found: set[Place] = set()
+        begin = max(begin, bound)
+        if begin < end:
+            for result in self._consumer.blocks(one, begin, end):
+                for mark in result.columns().property(REPLICA).to_pylist():
+                    place = _place_of(self.connector, mark.decode()) if mark else None
+                    if place is not None:
+                        found.add(place)
+        self._ends[one] = end
+        return found
+
+    # A batch
+
+    def send(self, messages: dict[MessageQueue, list[Outgoing]]) -> None:
+        """Send messages, those of each queue in their order; return when all are there.
+
+        Raises
+        ------
+        HeadraceError
+            They could not be sent, and the patience is over or nobody waits any more.
+        """
+        self._begin(messages)
+        sends = [self._pool.submit(self._send_all, one, some) for one, some in messages.items()]
+        failures = [failure for one in sends if (failure := one.exception()) is not None]
+        if failures:
+            raise failures[0]
+
+    def _begin(self, queues: Collection[MessageQueue]) -> None:
+        if not self.marks:
+            return
+        self.trying(lambda: self._write_bounds(queues))
+
+    def _write_bounds(self, queues: Collection[MessageQueue]) -> None:
+        unknown = [one for one in queues if one not in self._ends]
+        self._ends |= self._consumer.end_offsets(unknown)
+        self._consumer.commit({one: self._ends[one] for one in queues})
+
+    def trying(self, attempt: Callable[[], T]) -> T:
+        """Try until it succeeds, fails for good, or nobody waits any more."""
+        deadline = time.monotonic() + self.patience
+        pause = _PAUSE_FIRST
+        while True:
+            try:
+                return attempt()
+            except HeadraceError as error:
+                passes = error.retriable and not isinstance(error, _REFUSALS)
+                if not passes or time.monotonic() > deadline or self.stopping.is_set():
+                    raise
+                self.warn(str(error))
+            self.stopping.wait(pause)
+            pause = min(2 * pause, _PAUSE_MOST)
+
+    def _send_all(self, one: MessageQueue, messages: list[Outgoing]) -> None:
+        bound = self._ends.get(one, 0)
+        doubtful = False
+
+        def attempt() -> None:
+            nonlocal doubtful
+            left = messages
+            if doubtful and self.marks:
+                left = self._not_arrived(one, left, bound)
+            doubtful = True
+            self._send_runs(one, left)
+
+        self.trying(attempt)
+
+    def _not_arrived(
+        self, one: MessageQueue, messages: Sequence[Outgoing], bound: int
+    ) -> list[Outgoing]:
+        # A RocketMQ shows what it has confirmed a moment later.
+        time.sleep(_UNDER_WAY)
+        arrived = self._tail(one, bound)
+        return [message for message in messages if message.place not in arrived]
+
+    def _send_runs(self, one: MessageQueue, messages: Sequence[Outgoing]) -> None:
+        """Send messages in order; a request has one time, so each run of equal times is one."""
+        first = 0
+        for at in range(1, len(messages) + 1):
+            if at == len(messages) or messages[at].born != messages[first].born:
+                self._send_run(one, messages[first:at])
+                first = at
+
+    def _send_run(self, one: MessageQueue, run: Sequence[Outgoing]) -> None:
+        try:
+            *_, last = self._producer.send_columns(
+                one,
+                pa.array([message.body for message in run], pa.binary()),
+                properties=pa.array([message.properties for message in run], pa.binary()),
+                born=run[0].born,
+                once=True,
+            )
+        except _REFUSALS as error:
+            if len(run) == 1:
+                self.refused(run[0].record, error)
+                return
+            # It may have come in several requests: what they brought is there.
+            if self.marks:
+                run = self._not_arrived(one, run, self._ends[one])
+            middle = len(run) // 2
+            for half in (run[:middle], run[middle:]):
+                if half:
+                    self._send_run(one, half)
+        else:
+            self._ends[one] = last.offset + last.count
+
 
 _TAKER = "a message"
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.connect import (
     Config,
@@ -21,20 +26,246 @@ from headrace.connect import (
     SinkRecord,
     SinkTask,
 )
-from headrace.connect.connectors.formats.writing import as_written, column_of
+from headrace.connect.connectors.formats.writing import as_written, column_of, joined, write_rows
 from headrace.connect.connectors.offsets import Progress, batch_from, set_by_hand
-from headrace.connect.connectors.s3._folders import Folders, field_of, field_of_column
-from headrace.connect.connectors.s3._marks import Mark, Marks, write_object
-from headrace.connect.connectors.s3._naming import object_key
-from headrace.connect.connectors.s3._objects import Gathered, Shape
 from headrace.connect.connectors.s3.connection import Bucket, failure_of
 from headrace.connect.connectors.s3.sink_keys import SINK_KEYS, sink_problems
+from headrace.connect.connectors.s3.source import Mark, Marks, object_key, write_object
 from headrace.errors import ConnectorConfigError
 
 if TYPE_CHECKING:
     from headrace.connect.records import Position
 
-__all__ = ["S3SinkConnector", "S3SinkTask"]
+
+# Objects out of rows: what a batch of a queue is cut into, and how each is written.
+
+#: What compresses lines, and how the names of compressed objects end.
+_ENDINGS = {"gzip": ".gz", "zstd": ".zst"}
+_KINDS = {
+    "parquet": "application/vnd.apache.parquet",
+    "csv": "text/csv",
+    "jsonl": "application/x-ndjson",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What objects are like.
+
+    Examples
+    --------
+    >>> Shape("csv", "gzip").ending, Shape("parquet", "gzip").ending
+    ('csv.gz', 'parquet')
+    """
+
+    format: str
+    compression: str
+    #: Most rows of an object.
+    rows: int = 1_000_000
+    #: Most bytes of an object, as its rows take up memory.
+    bytes: int = 128 << 20
+
+    @classmethod
+    def of(cls, config: Config) -> Shape:
+        """Read a sink's config."""
+        return cls(
+            config["format"],
+            config["compression"],
+            config["object.max.rows"],
+            config["object.max.bytes"],
+        )
+
+    @property
+    def kind(self) -> str:
+        """What HTTP calls it."""
+        return _KINDS[self.format] if self._outer is None else f"application/{self._outer}"
+
+    @property
+    def ending(self) -> str:
+        """How names of objects end."""
+        return self.format + ("" if self._outer is None else _ENDINGS[self._outer])
+
+    @property
+    def _outer(self) -> str | None:
+        # Parquet compresses within.
+        return None if self.format == "parquet" or self.compression == "none" else self.compression
+
+    def content(self, column: pa.Array, name: str) -> pa.Buffer:
+        """Make an object of rows.
+
+        Raises
+        ------
+        SerializationError
+            Where the format cannot hold them.
+        """
+        held = pa.BufferOutputStream()
+        if self._outer is None:
+            write_rows(cast("Any", held), column, self.format, self.compression, name)
+        else:
+            with pa.CompressedOutputStream(held, self._outer) as stream:
+                write_rows(stream, column, self.format, "none", name)
+        return held.getvalue()
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Rows of a queue that go to one folder, in the order of their offsets.
+
+    Examples
+    --------
+    >>> gathered = Gathered()
+    >>> gathered.add([7, 8, 9], pa.array(["a", "b", "c"]))
+    >>> [(first, part.to_pylist()) for first, part in gathered.parts(Shape("csv", "none", rows=2))]
+    [(7, ['a', 'b']), (9, ['c'])]
+    """
+
+    offsets: list[int] = field(default_factory=list)
+    columns: list[pa.Array] = field(default_factory=list)
+
+    def add(self, offsets: list[int], column: pa.Array) -> None:
+        """Gather rows."""
+        self.offsets += offsets
+        self.columns.append(column)
+
+    def parts(self, shape: Shape) -> Iterator[tuple[int, pa.Array]]:
+        """Cut the rows into objects; give each with the offset of its first row."""
+        column = joined(self.columns, shape.format)
+        each = max(1, shape.bytes // max(1, column.nbytes // len(column)))
+        most = min(shape.rows, each)
+        for start in range(0, len(column), most):
+            yield self.offsets[start], column.slice(start, most)
+
+
+# The folders that rows belong to, by their fields and times.
+
+#: What Hive, Spark and the like call the folder of rows that lack the field.
+_NOTHING = "__HIVE_DEFAULT_PARTITION__"
+_EARLIEST = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Tells the folder of each row.
+
+    Examples
+    --------
+    >>> folders = Folders(("field",), ("land",))
+    >>> list(folders.of_rows({"land": ["de", None, "a/b"]}, [0, 0, 0]))
+    ['land=de', 'land=__HIVE_DEFAULT_PARTITION__', 'land=a%2Fb']
+    >>> list(Folders(("time",)).of_rows({}, [1_800_000_000_000]))
+    ['year=2027/month=01/day=15/hour=08']
+    """
+
+    #: ``field`` and ``time``, in the order of their folders.
+    by: tuple[str, ...] = ()
+    #: The fields that have a folder each.
+    fields: tuple[str, ...] = ()
+    #: The field with the time; the record's own time without it.
+    time_field: str | None = None
+    time_format: str = "year=%Y/month=%m/day=%d/hour=%H"
+    zone: dt.tzinfo = dt.UTC
+
+    @classmethod
+    def of(cls, config: Config) -> Folders:
+        """Read a sink's config."""
+        return cls(
+            tuple(config["partition.by"]),
+            tuple(config["partition.fields"]),
+            config["partition.time.field"],
+            config["partition.time.format"],
+            ZoneInfo(config["partition.time.zone"]),
+        )
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The fields that decide."""
+        fields = self.fields if "field" in self.by else ()
+        return (*fields, self.time_field) if "time" in self.by and self.time_field else fields
+
+    def of_rows(
+        self, columns: Mapping[str, Sequence[Any]], times: Sequence[int | None]
+    ) -> Iterator[str | SchemaError]:
+        """Give the folder of each row, or what is wrong with the row.
+
+        Parameters
+        ----------
+        columns
+            The values of the fields that are needed.
+        times
+            The records' times in milliseconds since 1970.
+        """
+        for row, time in enumerate(times):
+            try:
+                yield "/".join(
+                    part for by in self.by for part in self._parts(by, columns, row, time)
+                )
+            except SchemaError as error:
+                yield error
+
+    def _parts(
+        self, by: str, columns: Mapping[str, Sequence[Any]], row: int, time: int | None
+    ) -> Iterator[str]:
+        if by == "field":
+            for field in self.fields:
+                yield f"{quote(field, safe='')}={_name(columns[field][row])}"
+        else:
+            given = columns[self.time_field][row] if self.time_field else time
+            yield self._moment(given).strftime(self.time_format)
+
+    def _moment(self, given: Any) -> dt.datetime:
+        try:
+            return _read_time(given).astimezone(self.zone)
+        except (ValueError, TypeError, OverflowError) as error:
+            where = f"The field {self.time_field}" if self.time_field else "The record's time"
+            message = f"{where} is {given!r:.80}, which is no time: {error}"
+            hint = "Give milliseconds since 1970, ISO 8601 or a timestamp, or drop such records."
+            raise SchemaError(message, hint=hint) from error
+
+
+def _read_time(given: Any) -> dt.datetime:
+    match given:
+        case dt.datetime():
+            return given if given.tzinfo else given.replace(tzinfo=dt.UTC)
+        case dt.date():
+            return dt.datetime(given.year, given.month, given.day, tzinfo=dt.UTC)
+        case str():
+            return _read_time(dt.datetime.fromisoformat(given))
+        case int() | float() if not isinstance(given, bool):
+            return _EARLIEST + dt.timedelta(milliseconds=given)
+    message = f"{type(given).__name__} is no kind of time"
+    raise TypeError(message)
+
+
+def _name(value: Any) -> str:
+    if value is None or value == "":
+        return _NOTHING
+    text = value.isoformat() if isinstance(value, dt.date) else str(value)
+    return quote(text.lower() if isinstance(value, bool) else text, safe="")
+
+
+def field_of(value: Any, name: str) -> Any:
+    """Give a field of a value; dots lead into structs within, and what is missing is ``None``.
+
+    >>> field_of({"a": {"b": 7}}, "a.b"), field_of("text", "a")
+    (7, None)
+    """
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def field_of_column(column: pa.Array, name: str) -> Sequence[Any]:
+    """Give a field of every value of a column.
+
+    >>> field_of_column(pa.array([{"a": {"b": 7}}, None]), "a.b")
+    [7, None]
+    """
+    try:
+        found: list[Any] = pc.struct_field(column, name.split(".")).to_pylist()
+    except (pa.ArrowException, TypeError, KeyError):  # there is no such field, or no struct
+        return [None] * len(column)
+    return found
+
 
 #: So many queues are opened or written at once.
 _AT_ONCE = 8

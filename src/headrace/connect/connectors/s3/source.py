@@ -7,22 +7,15 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
 
+import msgspec
 from pyarrow import fs
 
-from headrace.connect import (
-    Config,
-    ConfigDeclaration,
-    ConfigProblem,
-    SourceConnector,
-    declare,
-    key,
-)
-from headrace.connect.connectors.formats.keys import READING_KEYS, delimiter_problems
-from headrace.connect.connectors.formats.reading import Readable
+from headrace.connect import Config, ConfigDeclaration, ConfigProblem, SourceConnector, declare, key
+from headrace.connect.connectors.formats.reading import READING_KEYS, Readable, delimiter_problems
 from headrace.connect.connectors.formats.standing import Found, is_unfinished
 from headrace.connect.connectors.formats.task import FilesTask, shares
-from headrace.connect.connectors.s3._marks import write_object
 from headrace.connect.connectors.s3.connection import (
     S3_KEYS,
     Bucket,
@@ -30,11 +23,132 @@ from headrace.connect.connectors.s3.connection import (
     failure_of,
     outage_of,
 )
+from headrace.errors import FencedError, StoreError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.connect import Queue
     from headrace.connect.records import Position
 
-__all__ = ["S3SourceConnector", "S3SourceTask"]
+
+# Keys of a sink's objects: each follows from topic, queue and offset alone.
+
+_MARKS = "_headrace"
+
+
+def object_key(prefix: str, folder: str, queue: Queue, first: int, ending: str) -> str:
+    """Name the object that begins with an offset of a queue.
+
+    >>> from headrace.connect import Queue
+    >>> object_key("raw", "lines/day=7", Queue("lines", "broker-a", 3), 12, "csv.gz")
+    'raw/lines/day=7/lines+broker-a+3+0000000000000000012.csv.gz'
+    """
+    return _below(prefix, f"{folder}/{_name(queue)}+{first:019d}.{ending}")
+
+
+def mark_key(prefix: str, queue: Queue) -> str:
+    """Name the object that says how far a queue has been written.
+
+    >>> from headrace.connect import Queue
+    >>> mark_key("", Queue("lines", "broker-a", 3))
+    '_headrace/lines+broker-a+3.json'
+    """
+    return _below(prefix, f"{_MARKS}/{_name(queue)}.json")
+
+
+def _name(queue: Queue) -> str:
+    return "+".join((quote(queue.topic, safe="%"), quote(queue.broker, safe=""), str(queue[2])))
+
+
+def _below(prefix: str, key: str) -> str:
+    inner = prefix.strip("/")
+    return f"{inner}/{key}" if inner else key
+
+
+# How far a sink has written each queue: a small object per queue, beside the rows.
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """How far one queue has been written.
+
+    The offset is what commits: objects from it on are of a batch that was not finished.
+    """
+
+    #: The next offset; ``None`` where nothing has been written.
+    offset: int | None = None
+    #: The life of the task that has the queue.
+    generation: int = 0
+    #: Keys of objects that may be there though their batch was not finished.
+    drafts: tuple[str, ...] = ()
+
+
+class Marks:
+    """Reads and writes marks.
+
+    Parameters
+    ----------
+    bucket, prefix
+        Where they are.
+    generation
+        The life of this task; 0 is nobody's.
+    """
+
+    def __init__(self, bucket: Bucket, prefix: str, generation: int) -> None:
+        self._bucket = bucket
+        self._prefix = prefix
+        self._generation = generation
+
+    def read(self, queue: Queue) -> Mark:
+        """Give the mark of a queue, as it is now.
+
+        Raises
+        ------
+        FencedError
+            Where a later life of the task has the queue.
+        """
+        path = self._path(queue)
+        try:
+            with self._bucket.files.open_input_stream(path) as stream:
+                text = stream.read()
+        except FileNotFoundError:
+            return Mark()
+        try:
+            mark = msgspec.json.decode(text, type=Mark)
+        except msgspec.MsgspecError as error:
+            message = f"The object {path} cannot be read: {error}."
+            hint = 'Write it as it was, such as {"offset": 7}.'
+            raise StoreError(message, hint=hint) from error
+        if 0 < self._generation < mark.generation:
+            raise self._fenced(queue, mark.generation)
+        return mark
+
+    def write(self, queue: Queue, offset: int | None, drafts: tuple[str, ...] = ()) -> Mark:
+        """Set the mark of a queue; give it."""
+        mark = Mark(offset, self._generation, drafts)
+        write_object(self._bucket, self._path(queue), msgspec.json.encode(mark), "application/json")
+        return mark
+
+    def _path(self, queue: Queue) -> str:
+        return self._bucket.path(mark_key(self._prefix, queue))
+
+    def _fenced(self, queue: Queue, generation: int) -> FencedError:
+        return FencedError(
+            f"{self._path(queue)} says that generation {generation} writes this queue, and this"
+            f" task is of generation {self._generation}.",
+            hint="Another task has taken over, or another cluster has written to this prefix: then"
+            " give this connector a prefix of its own, or set its offsets by hand to take over.",
+        )
+
+
+def write_object(bucket: Bucket, path: str, content: bytes | pa.Buffer, kind: str) -> None:
+    """Write an object, which is there whole or not at all."""
+    # Arrow would compress by itself what a key's ending says is compressed.
+    files, metadata = bucket.files, {"Content-Type": kind}
+    stream = files.open_output_stream(path, compression=None, metadata=metadata)
+    stream.write(content)
+    # An end before this leaves no object: a large one is put together by its close.
+    stream.close()
 
 
 class LedgerObjects:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from headrace.connect.connectors.sql.changes import Change, Mode, Step, plan
-from headrace.connect.connectors.sql.database import Adapter, SqlDatabase, Verdict
 from headrace.connect.connectors.sql.keys import SINK_KEYS, sink_problems
-from headrace.connect.connectors.sql.layouts import (
+from headrace.connect.connectors.sql.mapping import (
+    COORDINATES,
+    Adapter,
+    Change,
     Column,
     Layout,
+    MappingOptions,
+    Mode,
+    RowMapper,
+    SqlDatabase,
+    Step,
     TableName,
+    Verdict,
     inferred_schema,
     is_document,
+    plan,
     table_name,
 )
-from headrace.connect.connectors.sql.mapping import COORDINATES, MappingOptions, RowMapper
-from headrace.connect.connectors.sql.offsets import OffsetTable, alter_sink_offsets
-from headrace.connect.connectors.sql.sink import SqlSinkTask
-from headrace.connect.connectors.sql.tables import Tables
+from headrace.connect.connectors.sql.sink import (
+    OffsetTable,
+    SqlSinkTask,
+    Tables,
+    alter_sink_offsets,
+)
 
 __all__ = [
     "COORDINATES",

@@ -2,22 +2,353 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from headrace.connect import Config, Schema, SchemaError, SinkRecord
-from headrace.connect.connectors.sql.changes import Change
-from headrace.connect.connectors.sql.layouts import (
-    Column,
-    TableName,
-    inferred_schema,
-    table_name,
-)
-from headrace.connect.schema import INT32, INT64, STRING, Type
+from headrace.connect.schema import BOOLEAN, BYTES, FLOAT64, INT32, INT64, STRING, Type, mapping
 
-__all__ = ["COORDINATES", "MappingOptions", "RowMapper"]
+# What a batch of records changes in tables, and in which order that is written.
+
+Mode: TypeAlias = Literal["insert", "upsert", "update"]
+Action: TypeAlias = Literal["insert", "upsert", "update", "delete"]
+
+
+class Change(NamedTuple):
+    """What one record does to one row."""
+
+    table: TableName
+    #: Names of the key's columns; empty where the table has no key.
+    keys: tuple[str, ...]
+    #: Names of all columns that are written, the key's first; the key's alone for a delete.
+    columns: tuple[str, ...]
+    #: Their values, in the same order.
+    row: tuple[Any, ...]
+    delete: bool
+    #: The record behind it, to report should the database refuse it.
+    record: SinkRecord
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The values of the key's columns."""
+        return self.row[: len(self.keys)]
+
+
+@dataclass(slots=True)
+class Step:
+    """Rows that one statement can write: one table, one action, the same columns."""
+
+    action: Action
+    table: TableName
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+
+def plan(changes: Sequence[Change], mode: Mode) -> list[Step]:
+    """Turn changes into steps that leave the same rows behind as one change after the other.
+
+    Tables are written one after the other, as records of different tables have no order among
+    them.  Of several upserts of a key, the last value of each column is what counts.
+    """
+    steps: list[Step] = []
+    for group in _by_table(changes):
+        steps += _upserts(group) if mode == "upsert" else list(_in_order(group, mode))
+    return steps
+
+
+def _by_table(changes: Iterable[Change]) -> Iterable[list[Change]]:
+    groups: dict[TableName, list[Change]] = {}
+    for change in changes:
+        groups.setdefault(change.table, []).append(change)
+    return groups.values()
+
+
+def _upserts(changes: Sequence[Change]) -> list[Step]:
+    # At most one delete and one upsert of each key are left, so that all deletes may come first.
+    deletes: dict[tuple[Any, ...], Change] = {}
+    upserts: dict[tuple[Any, ...], Change] = {}
+    for change in changes:
+        key = change.key
+        if change.delete:
+            deletes[key] = change
+            upserts.pop(key, None)
+            continue
+        before = upserts.get(key)
+        upserts[key] = change if before is None else _merged(before, change)
+    return [*_steps(deletes.values(), "delete"), *_steps(upserts.values(), "upsert")]
+
+
+def _merged(before: Change, change: Change) -> Change:
+    if before.columns == change.columns:
+        return change
+    values = dict(zip(before.columns, before.row, strict=True))
+    values |= dict(zip(change.columns, change.row, strict=True))
+    return change._replace(columns=tuple(values), row=tuple(values.values()))
+
+
+def _steps(changes: Iterable[Change], action: Action) -> Iterable[Step]:
+    steps: dict[tuple[str, ...], Step] = {}
+    for change in changes:
+        step = steps.get(change.columns)
+        if step is None:
+            step = Step(action, change.table, change.keys, change.columns)
+            steps[change.columns] = step
+        step.rows.append(change.row)
+    return steps.values()
+
+
+def _in_order(changes: Iterable[Change], mode: Mode) -> Iterator[Step]:
+    # A step ends where the kind of change does, or where an update meets its own key again.
+    step: Step | None = None
+    seen: set[tuple[Any, ...]] = set()
+    for change in changes:
+        action: Action = "delete" if change.delete else mode
+        if action == "update" and change.columns == change.keys:
+            # Nothing but the key: there is nothing to change.
+            continue
+        fits = step is not None and (action, change.columns) == (step.action, step.columns)
+        again = action == "update" and change.key in seen
+        if step is None or not fits or again:
+            if step is not None:
+                yield step
+            step = Step(action, change.table, change.keys, change.columns)
+            seen.clear()
+        step.rows.append(change.row)
+        if action == "update":
+            seen.add(change.key)
+    if step is not None:
+        yield step
+
+
+# The seam between sinks and databases: what a database must offer to be written to.
+
+Adapter: TypeAlias = Callable[[Any], Any]
+"""Turns a value that is not null into one that a driver can write."""
+
+Verdict: TypeAlias = Literal["row", "layout", "again", "lost", "fatal"]
+"""What an error means: a row that cannot be stored, a table that is not as expected, a conflict
+that passes when the transaction is repeated, a connection that is gone, or anything else."""
+
+
+class SqlDatabase(ABC):
+    """One connection to a database; subclasses know its dialect.
+
+    The statements of this class are standard SQL with ``ON CONFLICT`` and ``RETURNING``, as
+    PostgreSQL and SQLite know them.
+    """
+
+    #: What stands for a value in a statement.
+    placeholder: ClassVar[str] = "?"
+    #: What locks the rows that a statement reads, where the database can.
+    for_update: ClassVar[str] = ""
+    #: The type of whole numbers of 64 bits, and of text.
+    big_integer: ClassVar[str] = "BIGINT"
+    text: ClassVar[str] = "TEXT"
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Begin a transaction, or a savepoint within one; an error rolls it back."""
+
+    @abstractmethod
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement; give the rows that it returns."""
+
+    @abstractmethod
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run one statement for each row of values."""
+
+    @abstractmethod
+    def layout(self, table: TableName) -> Layout | None:
+        """Describe a table; ``None`` when it does not exist."""
+
+    @abstractmethod
+    def column_type(self, schema: Schema, *, key: bool) -> str:
+        """Give the type of a new column for values of this schema."""
+
+    @abstractmethod
+    def judge(self, error: BaseException) -> Verdict:
+        """Say what an error of this database means."""
+
+    @abstractmethod
+    def reconnect(self) -> None:
+        """Make a new connection in place of this one."""
+
+    @abstractmethod
+    def ping(self) -> None:
+        """Ask the database anything; any thread may call."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection."""
+
+    @abstractmethod
+    def evict(self, owners: Sequence[str]) -> None:
+        """End other sessions of tasks by these names, so that their locks are free."""
+
+    def check_constraints(self) -> None:  # noqa: B027  # most databases check at once
+        """Raise now what the database would check only at the commit."""
+
+    def lock_layouts(self) -> None:  # noqa: B027  # some lock whenever they write
+        """Keep others from creating or changing tables until the transaction ends."""
+
+    def adapter(self, column_type: str) -> Adapter | None:
+        """Give what turns values into those that the driver writes into a column of this type."""
+        del column_type
+        return None
+
+    def quote(self, name: str) -> str:
+        """Write a name so that it means itself."""
+        return '"' + name.replace('"', '""') + '"'
+
+    def named(self, table: TableName) -> str:
+        """Write the name of a table."""
+        name = self.quote(table.name)
+        return name if table.schema is None else f"{self.quote(table.schema)}.{name}"
+
+    def marks(self, count: int) -> str:
+        """Write so many placeholders."""
+        return ", ".join([self.placeholder] * count)
+
+    def create(self, table: TableName, columns: Sequence[Column]) -> None:
+        """Create a table."""
+        lines = [self._definition(column) for column in columns]
+        if keys := [self.quote(column.name) for column in columns if column.key]:
+            lines.append(f"PRIMARY KEY ({', '.join(keys)})")
+        self.execute(f"CREATE TABLE IF NOT EXISTS {self.named(table)} ({', '.join(lines)})")
+
+    def add(self, table: TableName, columns: Sequence[Column]) -> None:
+        """Add columns to a table."""
+        for column in columns:
+            self.execute(f"ALTER TABLE {self.named(table)} ADD COLUMN {self._definition(column)}")
+
+    def _definition(self, column: Column) -> str:
+        kind = self.column_type(column.schema, key=column.key)
+        null = " NOT NULL" if column.key or not column.schema.optional else ""
+        return f"{self.quote(column.name)} {kind}{null}"
+
+    def write(self, step: Step) -> None:
+        """Write the rows of a step."""
+        self.execute_many(self.statement(step), self.ordered(step))
+
+    def ordered(self, step: Step) -> list[tuple[Any, ...]]:
+        """Put the values of a step into the order in which its statement names them."""
+        if step.action != "update":
+            return step.rows
+        count = len(step.keys)
+        return [(*row[count:], *row[:count]) for row in step.rows]
+
+    def statement(self, step: Step) -> str:
+        """Write the statement of a step, for one row."""
+        table = self.named(step.table)
+        where = " AND ".join(f"{self.quote(key)} = {self.placeholder}" for key in step.keys)
+        if step.action == "delete":
+            return f"DELETE FROM {table} WHERE {where}"
+        others = step.columns[len(step.keys) :]
+        if step.action == "update":
+            changed = ", ".join(f"{self.quote(name)} = {self.placeholder}" for name in others)
+            return f"UPDATE {table} SET {changed} WHERE {where}"
+        names = ", ".join(self.quote(name) for name in step.columns)
+        insert = f"INSERT INTO {table} ({names}) VALUES ({self.marks(len(step.columns))})"
+        return insert if step.action == "insert" else f"{insert} {self.on_conflict(step)}"
+
+    def on_conflict(self, step: Step) -> str:
+        """Write what happens to a row whose key is there already."""
+        keys = ", ".join(self.quote(key) for key in step.keys)
+        others = [self.quote(name) for name in step.columns[len(step.keys) :]]
+        if not others:
+            return f"ON CONFLICT ({keys}) DO NOTHING"
+        changed = ", ".join(f"{name} = excluded.{name}" for name in others)
+        return f"ON CONFLICT ({keys}) DO UPDATE SET {changed}"
+
+
+# Tables as a sink sees them: names, columns, keys.
+
+_VARIABLE = re.compile(r"\$\{topic\}")
+#: Dicts and lists without a schema are kept as JSON.
+_DOCUMENT = mapping(STRING, STRING)
+
+
+class TableName(NamedTuple):
+    """A table, in a schema of the database or where the database looks by itself."""
+
+    schema: str | None
+    name: str
+
+    def __str__(self) -> str:
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+
+def table_name(template: str, topic: str) -> TableName:
+    """Give the table of a topic.
+
+    >>> table_name("sales.${topic}", "orders")
+    TableName(schema='sales', name='orders')
+    """
+    schema, dot, name = template.partition(".")
+    if not dot:
+        return TableName(None, _VARIABLE.sub(lambda _: topic, template))
+    return TableName(schema, _VARIABLE.sub(lambda _: topic, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that a record asks for."""
+
+    name: str
+    schema: Schema
+    key: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A table as the database has it."""
+
+    table: TableName
+    #: Column names to the types that the database gives them.
+    columns: Mapping[str, str]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of its columns."""
+        return frozenset(self.columns)
+
+
+def inferred_schema(value: Any) -> Schema | None:
+    """Say what a value without a schema is; ``None`` when nobody can tell yet.
+
+    >>> inferred_schema(True), inferred_schema(1.5), inferred_schema(None)
+    (boolean?, double?, None)
+    """
+    # bool before int, of which it is a kind.
+    for kind, schema in _PYTHON:
+        if isinstance(value, kind):
+            return schema.as_optional()
+    return None
+
+
+_PYTHON: tuple[tuple[type | tuple[type, ...], Schema], ...] = (
+    (bool, BOOLEAN),
+    (int, INT64),
+    (float, FLOAT64),
+    (str, STRING),
+    ((bytes, bytearray, memoryview), BYTES),
+    ((dict, list, tuple), _DOCUMENT),
+)
+
+
+def is_document(schema: Schema) -> bool:
+    """Whether a value of this schema has no column type of its own and is kept as JSON."""
+    if schema.type is Type.ARRAY:
+        return schema.items is None or not schema.items.type.primitive
+    return schema.type in {Type.MAP, Type.STRUCT}
+
 
 #: Columns of a key that says where a record stands.
 COORDINATES = ("__connect_topic", "__connect_broker", "__connect_queue", "__connect_offset")

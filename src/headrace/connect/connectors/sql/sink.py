@@ -5,20 +5,298 @@ from __future__ import annotations
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from headrace.connect import Config, Queue, SchemaError, SinkRecord, SinkTask
-from headrace.connect.connectors.sql.changes import Change, plan
-from headrace.connect.connectors.sql.layouts import table_name
-from headrace.connect.connectors.sql.mapping import MappingOptions, RowMapper
-from headrace.connect.connectors.sql.offsets import OffsetTable
-from headrace.connect.connectors.sql.tables import Tables
-from headrace.errors import ConnectionFailedError, HeadraceError, ProcessingError, StateError
+from headrace.connect.connectors.sql.mapping import (
+    Change,
+    Column,
+    Layout,
+    MappingOptions,
+    RowMapper,
+    Step,
+    TableName,
+    plan,
+    table_name,
+)
+from headrace.errors import (
+    ConnectionFailedError,
+    FencedError,
+    HeadraceError,
+    ProcessingError,
+    StateError,
+)
 
 if TYPE_CHECKING:
-    from headrace.connect.connectors.sql.database import SqlDatabase
+    from headrace.connect.connectors.sql.mapping import Adapter, SqlDatabase
+    from headrace.connect.records import Position
 
-__all__ = ["SqlSinkTask"]
+
+# The table in which a sink keeps its offsets, and the fence that keeps zombies out of it.
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetTable:
+    """Offsets of one connector's queues, a row each, in the database that takes its rows.
+
+    A task that opens a queue writes its own mark, `owner`, into the queue's row.  Each of its
+    transactions first moves the offset *where the mark is still its own*: that locks the row until
+    the commit, and finds nothing once somebody else has taken the queue over.
+
+    Parameters
+    ----------
+    database
+        The connection that writes the rows too.
+    name
+        The table.
+    sink
+        The name under which the offsets are kept.
+    owner
+        The mark of this task, different for each of its lives.
+    generation
+        The number of the assignment that the task belongs to: it only rises.
+    """
+
+    database: SqlDatabase
+    name: TableName
+    sink: str
+    owner: str
+    generation: int
+
+    def create(self) -> None:
+        """Create the table where it is missing."""
+        # Who may not create tables may use one that is there.
+        if self.database.layout(self.name) is not None:
+            return
+        number, text = self.database.big_integer, self.database.text
+        self.database.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._named} (sink {text} NOT NULL, topic {text} NOT NULL,"
+            f" broker {text} NOT NULL, queue_id {number} NOT NULL, next_offset {number},"
+            f" generation {number} NOT NULL, owner {text} NOT NULL,"
+            " PRIMARY KEY (sink, topic, broker, queue_id))"
+        )
+
+    def owners(self, queues: Collection[Queue]) -> list[str]:
+        """Give the marks of other tasks that had these queues before."""
+        rows = self.database.execute(
+            f"SELECT topic, broker, queue_id, owner FROM {self._named}"
+            f" WHERE sink = {self.database.placeholder} AND generation <= {self.database.placeholder}",
+            (self.sink, self.generation),
+        )
+        marks = {str(row[3]) for row in rows if Queue(*row[:3]) in queues}
+        # Offsets that were set by hand belong to nobody.
+        return sorted(marks - {self.owner, ""})
+
+    def claim(self, queues: Collection[Queue]) -> None:
+        """Make queues this task's own.
+
+        Raises
+        ------
+        FencedError
+            A task of a later generation has one of them.
+        """
+        database, mark = self.database, self.database.placeholder
+        for queue in sorted(queues):
+            rows = database.execute(
+                f"INSERT INTO {self._named} AS mine"
+                " (sink, topic, broker, queue_id, next_offset, generation, owner)"
+                f" VALUES ({mark}, {mark}, {mark}, {mark}, NULL, {mark}, {mark})"
+                " ON CONFLICT (sink, topic, broker, queue_id) DO UPDATE"
+                " SET generation = excluded.generation, owner = excluded.owner"
+                " WHERE mine.generation <= excluded.generation RETURNING 1",
+                (self.sink, *queue, self.generation, self.owner),
+            )
+            if not rows:
+                raise self._fenced(queue)
+
+    def read(self, queues: Collection[Queue]) -> dict[Queue, int]:
+        """Give the next offset of each of these queues that has one."""
+        return {queue: offset for queue, offset in self.all().items() if queue in queues}
+
+    def all(self) -> dict[Queue, int]:
+        """Give the next offset of every queue of the sink."""
+        rows = self.database.execute(
+            f"SELECT topic, broker, queue_id, next_offset FROM {self._named}"
+            f" WHERE sink = {self.database.placeholder} AND next_offset IS NOT NULL",
+            (self.sink,),
+        )
+        return {Queue(str(row[0]), str(row[1]), int(row[2])): int(row[3]) for row in rows}
+
+    def store(self, offsets: Mapping[Queue, int]) -> None:
+        """Move the offsets, in the transaction of the rows; the first thing that it does.
+
+        Raises
+        ------
+        FencedError
+            Another task has taken a queue over.
+        """
+        mark = self.database.placeholder
+        # In one order everywhere, so that two tasks never wait for each other.
+        for queue, offset in sorted(offsets.items()):
+            rows = self.database.execute(
+                f"UPDATE {self._named} SET next_offset = {mark} WHERE sink = {mark}"
+                f" AND topic = {mark} AND broker = {mark} AND queue_id = {mark} AND owner = {mark}"
+                " RETURNING 1",
+                (offset, self.sink, *queue, self.owner),
+            )
+            if not rows:
+                raise self._fenced(queue)
+
+    def alter(self, offsets: Mapping[Queue, int | None]) -> None:
+        """Set offsets by hand; ``None`` forgets one."""
+        mark = self.database.placeholder
+        for queue, offset in sorted(offsets.items(), key=lambda item: item[0]):
+            self.database.execute(
+                f"INSERT INTO {self._named}"
+                " (sink, topic, broker, queue_id, next_offset, generation, owner)"
+                f" VALUES ({mark}, {mark}, {mark}, {mark}, {mark}, 0, '')"
+                " ON CONFLICT (sink, topic, broker, queue_id) DO UPDATE"
+                " SET next_offset = excluded.next_offset, owner = ''",
+                (self.sink, *queue, offset),
+            )
+
+    @property
+    def _named(self) -> str:
+        return self.database.named(self.name)
+
+    def _fenced(self, queue: Queue) -> FencedError:
+        return FencedError(
+            f"Queue {queue.queue_id} of topic {queue.topic} on {queue.broker} was taken over by"
+            f" another task of the sink {self.sink}: this one, of generation {self.generation},"
+            " may not write any more.",
+            hint="Nothing of its last transaction is in the database. If no other task of the"
+            " connector runs, two connectors share offsets.name: give each its own.",
+        )
+
+
+def alter_sink_offsets(
+    database: SqlDatabase,
+    config: Config,
+    connector: str,
+    offsets: Sequence[tuple[Position, Position | None]],
+) -> None:
+    """Set offsets that a sink's database keeps, as REST gives them; ``None`` forgets one."""
+    name = table_name(config["offsets.table"], "")
+    table = OffsetTable(database, name, config["offsets.name"] or connector, "", 0)
+    with database.transaction():
+        database.lock_layouts()
+        table.create()
+        table.alter({_queue(where): _offset(to) for where, to in offsets})
+
+
+def _queue(where: Position) -> Queue:
+    return Queue(
+        str(where["rocketmq_topic"]),
+        str(where["rocketmq_broker"]),
+        int(where["rocketmq_queue_id"]),
+    )
+
+
+def _offset(to: Position | None) -> int | None:
+    return None if to is None else int(to["rocketmq_queue_offset"])
+
+
+# The tables that a sink writes to: looked up once, created and widened where that is wanted.
+
+
+@dataclass(slots=True)
+class Tables:
+    """What is known of the tables of one database."""
+
+    database: SqlDatabase
+    create: bool = False
+    evolve: bool = False
+    _layouts: dict[TableName, Layout] = field(default_factory=dict)
+    #: Shapes of rows that have been seen to fit.
+    _fitting: set[tuple[TableName, tuple[str, ...]]] = field(default_factory=set)
+
+    def fits(self, change: Change) -> bool:
+        """Whether the table of a change is known to have its columns."""
+        return (change.table, change.columns) in self._fitting
+
+    def forget(self) -> None:
+        """Look every table up again: one is not as it was."""
+        self._layouts.clear()
+        self._fitting.clear()
+
+    def prepare(self, change: Change, wanted: Sequence[Column]) -> None:
+        """Make sure that a table has the columns of a change.
+
+        Raises
+        ------
+        SchemaError
+            It has not, and may not be created or widened.
+        """
+        layout = self._layouts.get(change.table) or self.database.layout(change.table)
+        if layout is None or not layout.names.issuperset(one.name for one in wanted):
+            self._change_table(change, wanted)
+            layout = self.database.layout(change.table)
+        if layout is None:
+            message = f"Table {change.table} is gone right after it was there."
+            raise SchemaError(message, hint="Let nobody drop it while the sink runs.")
+        self._layouts[change.table] = layout
+        # Null fields of records without a schema get their column when they get a value.
+        if layout.names.issuperset(change.columns):
+            self._fitting.add((change.table, change.columns))
+
+    def _change_table(self, change: Change, wanted: Sequence[Column]) -> None:
+        database = self.database
+        with database.transaction():
+            database.lock_layouts()
+            # Another task may have been here first.
+            layout = database.layout(change.table)
+            if layout is None:
+                self._may(change, allowed=self.create, what="does not exist", key="auto.create")
+                database.create(change.table, wanted)
+                return
+            missing = [one for one in wanted if one.name not in layout.names]
+            if missing:
+                names = ", ".join(one.name for one in missing)
+                what = f"has no column {names}"
+                self._may(change, allowed=self.evolve, what=what, key="auto.evolve")
+                _check_no_key(change, missing)
+                # Rows that are there have no value of a new column.
+                optional = [Column(one.name, one.schema.as_optional()) for one in missing]
+                database.add(change.table, optional)
+
+    def _may(self, change: Change, *, allowed: bool, what: str, key: str) -> None:
+        if not allowed:
+            record = change.record
+            raise SchemaError(
+                f"Table {change.table} {what}, which record {record.offset} of queue"
+                f" {record.queue.queue_id} of topic {record.queue.topic} needs.",
+                hint=f"Make it by hand, or set {key}=true.",
+            )
+
+    def adapted(self, step: Step) -> Step:
+        """Give a step with values as the columns of its table take them."""
+        layout = self._layouts[step.table]
+        columns = tuple(name for name in step.columns if name in layout.names)
+        if columns != step.columns:
+            pick = [step.columns.index(name) for name in columns]
+            step.rows = [tuple(row[at] for at in pick) for row in step.rows]
+        adapters = [self.database.adapter(layout.columns[name]) for name in columns]
+        for at, adapter in enumerate(adapters):
+            if adapter is not None:
+                step.rows = [_changed(row, at, adapter) for row in step.rows]
+        return Step(step.action, step.table, step.keys, columns, step.rows)
+
+
+def _changed(row: tuple[Any, ...], at: int, adapter: Adapter) -> tuple[Any, ...]:
+    value = row[at]
+    changed = None if value is None else adapter(value)
+    return row if changed is value else (*row[:at], changed, *row[at + 1 :])
+
+
+def _check_no_key(change: Change, missing: Sequence[Column]) -> None:
+    for column in missing:
+        if column.key:
+            raise SchemaError(
+                f"Table {change.table} has no column {column.name} of the primary key, and a key"
+                " cannot be added to a table.",
+                hint="Correct pk.fields, or add the column and the key by hand.",
+            )
 
 
 class SqlSinkTask(SinkTask):

@@ -24,10 +24,22 @@ from headrace.connect import (
     one_of,
 )
 from headrace.connect.connectors.sqlite._tables import Reading, TableReader, table_names
-from headrace.connect.connectors.sqlite.keys import DATABASE_KEYS
 from headrace.errors import ConnectorConfigError
 
-__all__ = ["SqliteSourceConnector", "SqliteSourceTask"]
+# Config keys that the source and the sink share.
+
+DATABASE_KEYS = declare(
+    key("database", Path, "The file of the database.", required=True, group="Connection"),
+    key(
+        "busy.timeout.ms",
+        timedelta,
+        "How long to wait while another process writes to the file.",
+        default=timedelta(seconds=30),
+        importance="low",
+        group="Connection",
+    ),
+)
+
 
 _SHARE = "task.share"
 

@@ -22,9 +22,8 @@ from headrace.errors import HeadraceError, JobFailedError, LeaseLostError
 from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
-from headrace.protocol.stats import RuntimeInfo
-from headrace.runtime.commit.drivers import DriverName
-from headrace.runtime.commit.lease import Lease, LeaseWait
+from headrace.protocol.groups import RuntimeInfo
+from headrace.runtime.commit.drivers import DriverName, Lease, LeaseWait
 
 if TYPE_CHECKING:
     from collections.abc import Callable

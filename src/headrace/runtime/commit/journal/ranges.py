@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.client import MessageQueue, PullStatus
-from headrace.protocol.columns import record_starts
+from headrace.protocol.layout import record_starts
 from headrace.protocol.transactions import WHOLE
 
 if TYPE_CHECKING:

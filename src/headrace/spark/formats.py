@@ -1,0 +1,584 @@
+"""Batches of Connect's tasks whose rows Spark itself reads or writes: see decision 0015."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+from pyspark.sql.functions import lit
+from pyspark.sql.types import TimestampType
+
+from headrace.client import MessageQueue
+from headrace.columns import ColumnValues
+from headrace.errors import ConnectorConfigError, JavaEndedError, TaskFailedError
+from headrace.protocol.transactions import Position
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.control import Control
+from headrace.runtime.marks import Marks, spout_mark
+from headrace.runtime.outside import byte_count, key_bytes, property_pairs
+from headrace.runtime.planning import make_splits
+from headrace.runtime.sources.messages import ranged
+from headrace.runtime.sources.task import read_range
+from headrace.runtime.task import guarded
+from headrace.spark.source import ROW_SCHEMA, rows_of
+from headrace.spark.worker import RemoteFinder, connection, end_of_task, limited, make_task
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from headrace.runtime.blocks import Block
+    from headrace.runtime.planning import QueueRange
+    from headrace.spark.plans import PlanHandle
+    from headrace.spark.ticks import TickedBatch
+
+
+# Frames of Spark for Connect: rows that become messages, messages that become rows.
+
+Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+#: The columns of an intake, as Spark has them.
+INTAKE = {
+    "topic": "string",
+    "queue": "int",
+    "key": "binary",
+    "value": "binary",
+    "properties": "binary",
+    "timestamp": "bigint",
+}
+_MESSAGES = (
+    "topic string, broker string, queue int, offset bigint, key binary, value binary,"
+    " timestamp timestamp, headers map<string, string>"
+)
+#: Rows that run through the operators at once: Spark gives them by the thousand.
+_CHUNK_ROWS = 1 << 16
+_SHOWN = 2000
+_SECRET = re.compile(r"(?i)password|secret|token|credential|access.?key")
+
+
+# Rows that become messages.
+
+
+def fed(
+    batch: TickedBatch,
+    rows: DataFrame,
+    operator: str,
+    positions: Mapping[str, Position],
+) -> pa.Table:
+    """Feed rows into an operator of the first stage; give what its tasks report.
+
+    Parameters
+    ----------
+    rows
+        Columns as in :data:`INTAKE`.
+    operator
+        Name of the operator.
+    positions
+        What the batch commits.
+    """
+    # One row more, of no topic: also where Spark finds that there is nothing to read, there is
+    # a task that reports.
+    none = [lit(None).cast(kind).alias(name) for name, kind in INTAKE.items()]
+    session = rows.sparkSession
+    marker = session.range(0, 1, 1, 1).select(*none)
+    most = 2 * session.sparkContext.defaultParallelism
+    whole = rows.select(*INTAKE).coalesce(most).union(marker)
+    count = whole.rdd.getNumPartitions()
+    stage = _feeding(batch, count, operator, dict(positions))
+    return whole.mapInArrow(stage, ROW_SCHEMA).toArrow()
+
+
+def _feeding(
+    batch: TickedBatch, splits: int, operator: str, positions: Mapping[str, Position]
+) -> Stage:
+    handle, control = batch.handle, batch.control
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        number = context.partitionId()
+        feeding = _Feeding(handle, control, number, operator)
+        told = positions if number == 0 else {}
+        yield rows_of(guarded(number, lambda: feeding.run(batches, splits, told)))
+        end_of_task()
+
+    return run
+
+
+class _Feeding:
+    """One task that feeds rows of Spark into the first stage."""
+
+    def __init__(self, handle: PlanHandle, control: bytes, number: int, operator: str) -> None:
+        self._job = connection(handle)
+        self._control = msgspec.json.decode(control, type=Control)
+        self._number = number
+        self._operator = operator
+
+    def run(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        splits: int,
+        positions: Mapping[str, Position],
+    ) -> list[Block]:
+        finder = RemoteFinder(self._job.client, Marks([]))
+        task = make_task(self._job, self._control, 0, self._number, finder)
+        mark = spout_mark(self._number)
+        try:
+            with limited(self._job, self._control, self._number):
+                for rows in _gathered(batches):
+                    task.feed({self._operator: self._chunk(rows, mark)})
+                    task.counters["records_in"] += rows.num_rows
+                    size = byte_count(rows.column("key"), rows.column("value"))
+                    task.counters["outside_bytes"] += size
+                    mark += rows.num_rows
+                task.context.positions.update(positions)
+                return list(task.finish(splits, {} if self._number == 0 else None))
+        finally:
+            task.close()
+
+    def _chunk(self, rows: pa.RecordBatch, mark: int) -> Chunk:
+        properties = pc.fill_null(rows.column("properties"), b"")
+        times = pc.fill_null(rows.column("timestamp"), self._control.clock)
+        for name, column in (("properties", properties), ("timestamp", times)):
+            rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+        values: Any = ColumnValues(rows)
+        return Chunk(None, values, times.to_numpy(), np.arange(mark, mark + rows.num_rows))
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join the rows of batches, without those of no topic."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        rows = batch.filter(batch.column("topic").is_valid())
+        if rows.num_rows:
+            waiting.append(rows)
+            count += rows.num_rows
+        if count >= _CHUNK_ROWS:
+            yield pa.concat_batches(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+# Messages that become rows.
+
+
+def message_frame(
+    session: SparkSession,
+    batch: TickedBatch,
+    parts: Sequence[Sequence[QueueRange]],
+    *,
+    headers: bool,
+) -> DataFrame:
+    """Give messages as rows; each part is a task, which reads them when somebody asks."""
+    numbers = session.range(0, len(parts), 1, len(parts))
+    return numbers.mapInArrow(_reading(batch.handle, parts, headers=headers), _MESSAGES)
+
+
+def _reading(handle: PlanHandle, parts: Sequence[Sequence[QueueRange]], *, headers: bool) -> Stage:
+    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        job = connection(handle)
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                for part in parts[number]:
+                    queue = MessageQueue.parse(part.queue)
+                    for result in read_range(job, part):
+                        for piece in result.pieces():
+                            columns = ranged(piece, part.begin, part.end)
+                            yield _rows(queue, columns, headers=headers)
+        end_of_task()
+
+    return run
+
+
+def _rows(queue: MessageQueue, columns: Any, *, headers: bool) -> pa.RecordBatch:
+    count = len(columns)
+    empty = pc.equal(pc.binary_length(columns.body), 0)
+    pairs: pa.Array = pa.nulls(count, pa.map_(pa.string(), pa.string()))
+    if headers:
+        pairs = property_pairs(columns.properties)
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.repeat(queue.topic, count),
+            "broker": pa.repeat(queue.broker, count),
+            "queue": pa.repeat(pa.scalar(queue.queue_id, pa.int32()), count),
+            "offset": pa.array(columns.queue_offset),
+            "key": key_bytes(columns.properties),
+            "value": pc.if_else(empty, pa.scalar(None, pa.binary()), columns.body),
+            "timestamp": pa.array(columns.born * 1000).cast(pa.timestamp("us", "UTC")),
+            "headers": pairs,
+        }
+    )
+
+
+def reported(batch: TickedBatch, count: int) -> pa.Table:
+    """Give what tasks report that had nothing to do: Spark has taken so many messages out."""
+    job = connection(batch.handle)
+    control = msgspec.json.decode(batch.control, type=Control)
+    blocks: list[Block] = []
+    for split in batch.splits:
+        task = make_task(job, control, 0, split.number, RemoteFinder(job.client, Marks([])))
+        try:
+            if split.number == 0:
+                task.counters["records_in"] += count
+            blocks += task.finish(split.of, split.ends)
+        finally:
+            task.close()
+    return pa.Table.from_batches([rows_of(blocks)])
+
+
+# Failures.
+
+
+@contextmanager
+def failures_told(what: str, options: Mapping[str, str]) -> Iterator[None]:
+    """Say what Spark could not do in a few words, without the secrets among a format's options."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        text = _words_of(error)
+        for name, value in options.items():
+            if value and _SECRET.search(name):
+                text = text.replace(value, "********")
+        raise TaskFailedError(
+            f"Spark cannot {what}: {text}",
+            hint="Check format, path, schema and the option keys; a format that does not come with"
+            " Spark needs its jar in the worker's Spark config (spark.jars).",
+        ) from None
+    except ConnectionError as error:
+        raise JavaEndedError(f"the Java process of the engine ended: {error}") from error
+
+
+def _words_of(error: Exception) -> str:
+    java = getattr(error, "java_exception", None)
+    text = str(error if java is None else java.toString())
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
+    return "\n".join(lines)[:_SHOWN]
+
+
+# What Spark reads for a source task: planned by the engine, committed with the rows.
+#
+# A plan is a frame and the position behind it.  It is made from the committed position alone, so
+# whatever was not committed is planned anew.
+
+Offset = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the next batch reads."""
+
+    rows: DataFrame
+    #: Where the source stands behind it.
+    offset: Offset
+
+
+class Planner(Protocol):
+    """Decides what comes next."""
+
+    #: Names the source's one partition.
+    partition: Mapping[str, Any]
+
+    def plan(self, session: SparkSession, offset: Offset | None) -> Plan | None:
+        """Plan what stands behind an offset; None where there is nothing."""
+
+
+class SparkReads:
+    """Reads for one task: tells when there is something, and runs the batch that takes it.
+
+    Parameters
+    ----------
+    order
+        What the task says: format, path, options, and what rows become.
+    operator
+        The operator that the rows are fed into.
+    generation
+        Stamp of the positions.
+    session
+        Gives Spark.
+    committed
+        Gives the committed offset of each partition, by its name.
+    """
+
+    #: Nobody counts rows that Spark reads before they are read.
+    waiting = 0
+
+    def __init__(
+        self,
+        order: Mapping[str, Any],
+        operator: str,
+        generation: int,
+        session: Callable[[], SparkSession],
+        committed: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._order = order
+        self._operator = operator
+        self._generation = generation
+        self._session = session
+        self._committed = committed
+        self._planner = planner_of(order)
+        self._name = orjson.dumps(self._planner.partition, option=orjson.OPT_SORT_KEYS).decode()
+        self._next: Plan | None = None
+        self._idle_until = 0.0
+
+    def wait(self, seconds: float) -> Sequence[str] | None:
+        """Wait until there is something to read."""
+        left = self._idle_until - time.monotonic()
+        if left > 0:
+            time.sleep(min(left, seconds))
+            return None
+        with self._told("look for what is new"):
+            self._next = self._planner.plan(self._session(), self._committed().get(self._name))
+        if self._next is None:
+            self._idle_until = time.monotonic() + self._order["poll.interval.ms"]
+            return None
+        return [self._order["topic"]]
+
+    def run(self, session: SparkSession, batch: TickedBatch) -> pa.Table:
+        """Read what was planned, and stage it as messages."""
+        # The frame has a session already.
+        del session
+        plan = self._next
+        assert plan is not None, "a batch begins when there is something to read"
+        at = Position(offset=plan.offset, generation=self._generation)
+        with self._told("read"):
+            rows = plan.rows.select(*_intake(self._order))
+            return fed(batch, rows, self._operator, {self._name: at})
+
+    def _told(self, doing: str) -> Any:
+        where = self._order.get("path") or ""
+        return failures_told(f"{doing} ({self._order['format']} {where})", self._order["options"])
+
+
+#: What a name must not say to Spark by chance.
+_GLOB = re.compile(r"[{}\[\]*?\\]")
+
+
+def planner_of(order: Mapping[str, Any]) -> Planner:
+    """Choose how a source is read."""
+    ways: Mapping[str, Callable[[Mapping[str, Any]], Planner]]
+    ways = {"files": _Files, "column": _ByColumn, "once": _Once}
+    return ways[order["read"]](order)
+
+
+def _load(session: SparkSession, order: Mapping[str, Any], paths: list[str] | None) -> DataFrame:
+    reader = session.read.format(order["format"]).options(**order["options"])
+    if order.get("schema"):
+        reader = reader.schema(order["schema"])
+    if paths is not None:
+        return reader.load([_GLOB.sub(r"\\\g<0>", path) for path in paths])
+    return reader.load(order["path"]) if order.get("path") else reader.load()
+
+
+def _intake(order: Mapping[str, Any]) -> list[Column]:
+    """Give the columns of messages, made of those of rows."""
+    kind = order["value.format"]
+    if kind == "json":
+        # Spark leaves out what is null, which those who read cannot tell from what is not there.
+        value = f.to_json(f.struct("*"), {"ignoreNullFields": "false"}).cast("binary")
+    else:
+        column = f.col(order.get("value.column", "value"))
+        value = column.cast("string").cast("binary") if kind == "text" else column.cast("binary")
+    key, at = order.get("key.column"), order.get("timestamp.column")
+    made = {
+        "topic": f.lit(order["topic"]),
+        "key": f.col(key).cast("string").cast("binary") if key else f.lit(None),
+        "value": value,
+        "timestamp": f.unix_millis(f.col(at).cast("timestamp")) if at else f.lit(None),
+    }
+    return [made.get(name, f.lit(None)).cast(kind).alias(name) for name, kind in INTAKE.items()]
+
+
+class _Files:
+    """Files of a folder, each whole and once.
+
+    The offset holds the files that are done, as long as they are remembered, and the time before
+    which a file counts as done.
+    """
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        self._order = order
+        self.partition: Mapping[str, Any] = {"path": order["path"]}
+
+    def plan(self, session: SparkSession, offset: Offset | None) -> Plan | None:
+        done: dict[str, list[int]] = dict((offset or {}).get("files", {}))
+        horizon: int = (offset or {}).get("before", 0)
+        chosen: list[str] = []
+        size = 0
+        for name, changed, length in self._listed(session):
+            if changed < horizon or done.get(name) == [changed, length]:
+                continue
+            if chosen and size + length > self._order["batch.max.bytes"]:
+                break
+            chosen.append(name)
+            done[name] = [changed, length]
+            size += length
+            if len(chosen) == self._order["batch.max.files"]:
+                break
+        if not chosen:
+            return None
+        base = {} if _GLOB.search(self._order["path"]) else {"basePath": self._order["path"]}
+        order = {**self._order, "options": {**base, **self._order["options"]}}
+        newest = max(changed for changed, _ in done.values())
+        horizon = max(horizon, newest - round(1000 * self._order["remember.ms"]))
+        files = {name: place for name, place in done.items() if place[0] >= horizon}
+        return Plan(_load(session, order, chosen), {"before": horizon, "files": files})
+
+    def _listed(self, session: SparkSession) -> list[tuple[str, int, int]]:
+        """List files that are finished, the oldest first."""
+        reader = (
+            session.read.format("binaryFile")
+            .option("pathGlobFilter", self._order["files"])
+            .option("recursiveFileLookup", str(self._order["recursive"]).lower())
+        )
+        # Where the name of a file system says who may read it, that is the same for both.
+        found = reader.options(**self._order["options"]).load(self._order["path"])
+        columns = found.select("path", f.unix_millis("modificationTime"), "length").toArrow()
+        settled = round(1000 * (time.time() - self._order["settle.ms"]))
+        rows = zip(*(column.to_pylist() for column in columns.columns), strict=True)
+        return sorted((row for row in rows if row[1] <= settled), key=lambda row: (row[1], row[0]))
+
+
+class _ByColumn:
+    """Rows in the order of a column that rises."""
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        self._order = order
+        self._column: str = order["increasing.column"]
+        options = order["options"]
+        what = order.get("path") or options.get("dbtable") or options.get("query") or ""
+        self.partition: Mapping[str, Any] = {
+            "format": order["format"],
+            "of": what,
+            "column": self._column,
+        }
+
+    def plan(self, session: SparkSession, offset: Offset | None) -> Plan | None:
+        rows = _load(session, self._order, None)
+        if self._column not in rows.columns:
+            message = f"There is no column {self._column!r}, but {', '.join(rows.columns)}."
+            raise ConnectorConfigError.of([("increasing.column", message)])
+        kind = rows.schema[self._column].dataType
+        times = isinstance(kind, TimestampType)
+        rising = f.col(self._column)
+        if offset is not None:
+            rows = rows.filter(rising > _literal(offset["after"], kind, times=times))
+        # No order in which rows come is promised: the last value of a batch decides.
+        shown = f.unix_micros(rising) if times else rising.cast("string")
+        first = rows.select(rising).orderBy(rising.asc_nulls_last())
+        last = first.limit(self._order["batch.max.rows"]).agg(f.max(rising).alias(self._column))
+        (row,) = last.select(shown.alias("last")).collect()
+        if row["last"] is None:
+            return None
+        end = _literal(row["last"], kind, times=times)
+        return Plan(rows.filter(rising <= end), {"after": row["last"]})
+
+
+def _literal(value: Any, kind: Any, *, times: bool) -> Column:
+    return f.timestamp_micros(f.lit(value)) if times else f.lit(value).cast(kind)
+
+
+class _Once:
+    """Everything that there is, in one batch."""
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        self._order = order
+        options = order["options"]
+        what = order.get("path") or options.get("dbtable") or options.get("query") or ""
+        self.partition: Mapping[str, Any] = {"format": order["format"], "of": what}
+
+    def plan(self, session: SparkSession, offset: Offset | None) -> Plan | None:
+        if offset is not None:
+            return None
+        return Plan(_load(session, self._order, None), {"done": True})
+
+
+# What Spark writes for a sink task: each batch before its commit.
+
+
+def folder_of(path: str, task: int, batch: int, before: int) -> str:
+    """Name the folder of a batch, by its number and by the clock of the batch before it.
+
+    A batch that comes again, longer perhaps, has the same folder again; one of a job that began
+    anew, because its commit topic was deleted, has another.
+
+    Examples
+    --------
+    >>> folder_of("/data/orders/", 0, 7, 1_763_800_000_000)
+    '/data/orders/task=0/batch=000000007-1763800000000'
+    """
+    return f"{path.rstrip('/')}/task={task}/batch={batch:09}-{before}"
+
+
+class SparkWrites:
+    """Writes for one task.
+
+    Parameters
+    ----------
+    order
+        What the task says: format, path, options, and what values are.
+    task
+        Its number.
+    """
+
+    def __init__(self, order: Mapping[str, Any], task: int) -> None:
+        self._order = order
+        self._task = task
+
+    def run(self, session: SparkSession, batch: TickedBatch) -> pa.Table:
+        """Write the messages of a batch, and give what its tasks report."""
+        ranges = [one for split in batch.splits for one in split.ranges if len(one)]
+        if ranges:
+            self._write(session, batch, ranges)
+        return reported(batch, sum(map(len, ranges)))
+
+    def _write(self, session: SparkSession, batch: TickedBatch, ranges: list[QueueRange]) -> None:
+        order = self._order
+        most = session.sparkContext.defaultParallelism
+        spans = {one.queue: (one.begin, one.end) for one in ranges}
+        parts = [split.ranges for split in make_splits(spans, most)]
+        headers = "headers" in order["metadata.columns"]
+        with failures_told(
+            f"write a batch ({order['format']} {order.get('path') or ''})", order["options"]
+        ):
+            messages = message_frame(session, batch, parts, headers=headers)
+            self._save(self._rows(messages), msgspec.json.decode(batch.control, type=Control))
+
+    def _save(self, rows: DataFrame, control: Control) -> None:
+        order = self._order
+        writer = rows.write.format(order["format"]).options(**order["options"])
+        if order["partition.by"]:
+            writer = writer.partitionBy(*order["partition.by"])
+        if order["folders"]:
+            folder = folder_of(order["path"], self._task, control.batch, control.clock_before)
+            writer.mode("overwrite").save(folder)
+        elif order.get("path"):
+            writer.mode(order["save.mode"]).save(order["path"])
+        else:
+            writer.mode(order["save.mode"]).save()
+
+    def _rows(self, messages: DataFrame) -> DataFrame:
+        """Make rows of messages; those without a body say that something was deleted: no row."""
+        order = self._order
+        beside: list[str] = order["metadata.columns"]
+        kind, text = order["value.format"], f.col("value").cast("string")
+        given = messages.filter("value is not null")
+        if kind != "json":
+            value = f.col("value") if kind == "bytes" else text.alias("value")
+            return given.select(*beside, value)
+        mode = "FAILFAST" if order["bad.values"] == "fail" else "PERMISSIVE"
+        parsed = f.from_json(text, order["schema"], {"mode": mode}).alias("value")
+        return given.select(*beside, parsed).select(*beside, "value.*")
