@@ -36,7 +36,7 @@ from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.spark.driver import assemble
 from headrace.spark.plans import pickle_plan
 from headrace.spark.session import get_session, scratch_folder
-from headrace.spark.source import Launch, blocks_of, run_query
+from headrace.spark.source import QueryStart, blocks_of, run_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -85,7 +85,7 @@ class _Driver:
         """Run the query to its end; give its commits."""
         plan = self._plan
         topics = [*plan.sink_topics, *plan.state_topics.values()]
-        launch = Launch(
+        launch = QueryStart(
             handle=pickle_plan(plan),
             epoch=_EPOCH,
             record=msgspec.json.encode(self._record),

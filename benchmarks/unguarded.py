@@ -19,9 +19,9 @@ from headrace.spark import cluster
 if TYPE_CHECKING:
     from headrace.runtime.commit.transactions import (
         Attempt,
+        BatchTransactions,
         QueueMessages,
         StageWriter,
-        Transactions,
     )
     from headrace.runtime.job_plan import JobConnection
 
@@ -31,7 +31,7 @@ __all__ = ["unguarded"]
 class UnguardedPlan(JobPlan):
     """A job without guarantees."""
 
-    def make_transactions(self, job: JobConnection) -> Transactions:
+    def make_transactions(self, job: JobConnection) -> BatchTransactions:
         """Make the cluster's transactions, with nothing staged in them."""
         found: Any = super().make_transactions(job)
         send = sender(job.client)

@@ -42,8 +42,8 @@ from headrace.connect.connectors.foreign_topics import TopicWatch
 from headrace.connect.connectors.http._inbox import Arrival
 from headrace.connect.connectors.http.source import Journal, JournaledInbox
 from headrace.connect.coordination import Cluster as WorkerCluster
-from headrace.connect.hosts.control import Control
-from headrace.connect.hosts.life import Life, Unit
+from headrace.connect.hosts.control import HostControl
+from headrace.connect.hosts.life import Life, RunningUnit
 from headrace.connect.hosts.outside import OutsideValues
 from headrace.connect.hosts.serving import Serving
 from headrace.connect.log import FileLog, MemoryLog, TopicUsed
@@ -363,7 +363,7 @@ def journal(folder: Path, _address: str) -> None:
     asyncio.run(body())
 
 
-class _Nothing(Unit):
+class _Nothing(RunningUnit):
     @property
     def instance(self) -> Connector:
         raise AssertionError
@@ -382,7 +382,7 @@ def probe(_folder: Path, _address: str) -> None:
     worker, host = socket.socketpair()
     with worker, host:
         worker.settimeout(SOON)
-        control = Control(host)
+        control = HostControl(host)
         life = Life(control, "task 0 of connector 'a'", probe=0.005)
         life._tell_failed = lambda cause: life.control.tell("failed", **cause)  # type: ignore[method-assign]
         life._watch_health(_Nothing())

@@ -13,7 +13,7 @@ from headrace.keys import properties_of_key
 from headrace.protocol.properties import encode_properties
 from headrace.protocol.records import encode_records
 from headrace.protocol.stamps import stamp_records
-from headrace.runtime.state.local import Copy, LocalCopies, StateTopicBlock
+from headrace.runtime.state.local import LocalCopies, StateTopicBlock, StoreCopy
 from headrace.runtime.testing.job import MemoryJob
 from headrace.runtime.testing.topics import Sent
 from headrace.store import FileOps
@@ -104,7 +104,7 @@ class StoredJob(MemoryJob):
         for log in self._logs.values():
             log.close()
 
-    def _opened(self) -> Iterator[Copy]:
+    def _opened(self) -> Iterator[StoreCopy]:
         for (store, partition), summary in self._states.items():
             copy = self._local.open(store, partition, summary, _LINEAGE)
             yield copy
@@ -149,7 +149,7 @@ class _StoredCopies:
 
     def open(
         self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
-    ) -> Copy:
+    ) -> StoreCopy:
         del lineage
         return self._local.open(store, partition, summary, _LINEAGE)
 

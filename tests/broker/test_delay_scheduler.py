@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.delays import Progress, Scheduler, delayed, parse_levels
+from headrace.broker.delays import DeliveryProgress, Scheduler, delayed, parse_levels
 from headrace.broker.drafts import Draft
 from headrace.errors import MessageRejectedError, SettingsError
 
@@ -107,7 +107,7 @@ def test_offsets_that_are_gone_are_passed_over() -> None:
 
 
 def test_nothing_is_due_before_all_was_seen_again() -> None:
-    progress = Progress(scanned=3, cursor=(50, 0))
+    progress = DeliveryProgress(scanned=3, cursor=(50, 0))
     scheduler = Scheduler(LEVELS, progress)
     scheduler.timers([(50, 0), (60, 1)], scanned=2)
     assert scheduler.plan(now=99, limit=9).timers == []
@@ -123,7 +123,7 @@ def test_what_comes_late_goes_with_the_next_progress_whatever_the_limit() -> Non
     scheduler.timers([(10, 1), (20, 2), (55, 3)], scanned=4)
     plan = scheduler.plan(now=60, limit=1)
     assert plan.timers == [(10, 1), (20, 2)]
-    assert plan.progress == Progress(scanned=4, floor=1, cursor=(50, 0))
+    assert plan.progress == DeliveryProgress(scanned=4, floor=1, cursor=(50, 0))
 
 
 def test_restart_begins_where_nothing_waited() -> None:

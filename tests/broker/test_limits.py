@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from headrace.broker import BrokerProcess, BrokerSettings, EmbeddedBroker, Limits, spawn_broker
-from headrace.broker.network.connection import Ledger
+from headrace.broker.network.connection import ConnectionLedger
 from headrace.broker.network.descriptors import most_connections
 from headrace.errors import SettingsError
 from headrace.protocol.codes import RequestCode, ResponseCode
@@ -506,7 +506,7 @@ class Asking:
 
 
 def test_ledger_gives_room_in_turn() -> None:
-    ledger = Ledger(Limits(max_receiving_in_all=100))
+    ledger = ConnectionLedger(Limits(max_receiving_in_all=100))
     first, second, third = Asking(), Asking(), Asking()
     assert ledger.receive(first, 1000), "a frame larger than all room comes alone"
     assert not ledger.receive(second, 90)
@@ -519,7 +519,7 @@ def test_ledger_gives_room_in_turn() -> None:
 
 
 def test_ledger_lets_nobody_go_on_while_too_much_is_worked_on() -> None:
-    ledger = Ledger(Limits(max_held_in_all=100))
+    ledger = ConnectionLedger(Limits(max_held_in_all=100))
     waiting = Asking()
     ledger.held = 150
     ledger.wait(waiting)
@@ -531,7 +531,7 @@ def test_ledger_lets_nobody_go_on_while_too_much_is_worked_on() -> None:
 
 
 def test_ledger_cuts_off_who_has_not_read_for_longest() -> None:
-    ledger = Ledger(Limits(max_unsent=10, max_unsent_in_all=100))
+    ledger = ConnectionLedger(Limits(max_unsent=10, max_unsent_in_all=100))
     slow = [Asking(unsent=40) for _ in range(4)]
     for each in slow:
         ledger.clogged(each)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from headrace.broker.network.connection import Connection, Hooks, Ledger
+from headrace.broker.network.connection import Connection, ConnectionLedger, Hooks
 from headrace.broker.network.limits import Limits
-from headrace.broker.network.listener import Gate, Listener
+from headrace.broker.network.listener import Admission, Listener
 
 
 def test_connection_that_comes_while_the_port_closes_is_closed() -> None:
@@ -16,13 +16,17 @@ def test_connection_that_comes_while_the_port_closes_is_closed() -> None:
 
     def make() -> Connection:
         hooks = Hooks(
-            lambda _: None, taken.append, lambda _: None, lambda _, __: None, Ledger(Limits())
+            lambda _: None,
+            taken.append,
+            lambda _: None,
+            lambda _, __: None,
+            ConnectionLedger(Limits()),
         )
         return Connection(1, hooks)
 
     async def close_between_greeting_and_admission(client: socket.socket) -> None:
         listening = socket.create_server(("127.0.0.1", 0))
-        listener = Listener(listening, make, Gate(Limits()))
+        listener = Listener(listening, make, Admission(Limits()))
         listener.start()
         client.connect(listening.getsockname())
         client.send(b"\0")

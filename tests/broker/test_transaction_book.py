@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from headrace.broker.transactions.book import (
     Half,
+    HalfMessageState,
     Outcome,
-    Progress,
-    Standing,
+    ReadProgress,
     TransactionBook,
 )
 
@@ -60,13 +60,13 @@ def test_checks_come_in_the_order_they_are_due_and_so_many_at_once() -> None:
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_an_end_is_remembered(outcome: Outcome) -> None:
     book = book_of(2)
-    assert book.standing(1) is Standing.OPEN
+    assert book.standing(1) is HalfMessageState.OPEN
     book.end(1)
-    assert book.standing(1) is Standing.ENDING
+    assert book.standing(1) is HalfMessageState.ENDING
     book.ended([1], outcome, marks=1)
     assert book.standing(1) is outcome
-    assert book.standing(2) is Standing.UNKNOWN
-    assert book.standing(-1) is Standing.UNKNOWN
+    assert book.standing(2) is HalfMessageState.UNKNOWN
+    assert book.standing(-1) is HalfMessageState.UNKNOWN
 
 
 def test_an_end_that_could_not_be_written_leaves_it_open_and_due() -> None:
@@ -74,22 +74,22 @@ def test_an_end_that_could_not_be_written_leaves_it_open_and_due() -> None:
     assert due(book, TIMEOUT) == [(0, 0)]
     book.end(0)
     book.failed(0)
-    assert book.standing(0) is Standing.OPEN
+    assert book.standing(0) is HalfMessageState.OPEN
     assert due(book, TIMEOUT) == [(0, 0)]
 
 
 def test_progress_stops_at_the_oldest_open_half_message() -> None:
     book = book_of(4)
     book.ended([0, 2, 3], Outcome.COMMITTED, marks=2)
-    assert book.progress == Progress(halves=1, marks=0)
+    assert book.progress == ReadProgress(halves=1, marks=0)
     book.ended([1], Outcome.COMMITTED, marks=3)
-    assert book.progress == Progress(halves=4, marks=3)
+    assert book.progress == ReadProgress(halves=4, marks=3)
 
 
 def test_half_messages_that_the_log_lost_are_forgotten() -> None:
     book = book_of(3)
     book.lost(2)
-    assert (book.standing(0), book.standing(2)) == (Standing.PAST, Standing.OPEN)
+    assert (book.standing(0), book.standing(2)) == (HalfMessageState.PAST, HalfMessageState.OPEN)
     assert book.progress.halves == 2
     fresh = TransactionBook(TIMEOUT, INTERVAL)
     fresh.lost(7)
@@ -101,12 +101,12 @@ def test_old_ends_are_forgotten_but_not_those_that_a_restart_needs() -> None:
     for offset in range(200_000):
         book.prepared(Half(offset, 0, stored=0))
         book.ended([offset], Outcome.COMMITTED, marks=offset + 1)
-    assert book.standing(0) is Standing.PAST
+    assert book.standing(0) is HalfMessageState.PAST
     assert book.standing(199_000) is Outcome.COMMITTED
 
 
 def read_again(
-    progress: Progress, halves: list[Half], marks: list[tuple[int, Outcome | int]]
+    progress: ReadProgress, halves: list[Half], marks: list[tuple[int, Outcome | int]]
 ) -> TransactionBook:
     """Read the two queues from where an earlier book stood, as a broker does at its start."""
     book = TransactionBook(TIMEOUT, INTERVAL, progress)

@@ -21,9 +21,9 @@ from headrace.client import (
     Retry,
     StoredMessage,
 )
-from headrace.client._consuming import OrderedWorkers, Processing, ProcessQueue
+from headrace.client._consuming import MessageProcessing, OrderedWorkers, ProcessQueue
 from headrace.client._listening import Heard, Listener, Listening
-from headrace.client._push_engine import QueueLocks
+from headrace.client._push_engine import MemberLocks
 from headrace.client.deliveries import ABANDONED
 from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
@@ -170,7 +170,7 @@ def ordered(
     async def scenario() -> int:
         process = ProcessQueue(QUEUE, 0)
         workers = OrderedWorkers(
-            Processing(listen, give_back, lambda: None),
+            MessageProcessing(listen, give_back, lambda: None),
             1,
             suspend=timedelta(milliseconds=1),
             max_times=2,
@@ -246,7 +246,7 @@ def test_a_lock_holds_while_the_broker_grants_it() -> None:
 
         async with scripted(answer) as server, AsyncClient(server.address) as client:
             servers.append(server)
-            locks = QueueLocks(client, "g", "me")
+            locks = MemberLocks(client, "g", "me")
             first, second = (MessageQueue("lines", "b", number) for number in range(2))
             assert await locks.acquire([first, second]) == {first}
             assert (locks.holds(first), locks.holds(second)) == (True, False)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from headrace.client import AsyncClient, MessageQueue
-from headrace.client._push_engine import QueueLocks
+from headrace.client._push_engine import MemberLocks
 from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
@@ -42,7 +42,7 @@ class SlowBroker:
 def test_a_lock_that_is_given_back_while_it_is_renewed_is_not_held() -> None:
     async def scenario() -> None:
         broker = SlowBroker()
-        locks = QueueLocks(cast("AsyncClient", broker), "g", "me")
+        locks = MemberLocks(cast("AsyncClient", broker), "g", "me")
         assert await locks.acquire(QUEUES) == set(QUEUES)
         broker.may_answer.clear()
         renewing = asyncio.create_task(locks.acquire(QUEUES))

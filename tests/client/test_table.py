@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.client import MessageQueue
-from headrace.client._table import KeyIndex, Table, digests_of
+from headrace.client._table import KeyedRows, RowIndex, digests_of
 from headrace.keys import properties_of_key
 from headrace.protocol.columns import MessageColumns, decode_columns
 from headrace.protocol.properties import encode_properties
@@ -34,7 +34,7 @@ blocks = st.lists(st.tuples(keys, st.binary(max_size=3)), max_size=30)
 @settings(deadline=None)
 @given(st.lists(blocks, max_size=60))
 def test_a_table_is_what_a_dict_would_be(given_blocks: list[list[tuple[str, bytes]]]) -> None:
-    table, model = Table(), dict[str, bytes]()
+    table, model = KeyedRows(), dict[str, bytes]()
     for block in given_blocks:
         table.apply(ONE, columns(*block))
         for key, value in block:
@@ -49,7 +49,7 @@ def test_a_table_is_what_a_dict_would_be(given_blocks: list[list[tuple[str, byte
 
 
 def test_keys_that_are_no_text_and_prefixes() -> None:
-    table = Table()
+    table = KeyedRows()
     table.apply(ONE, columns(("user.1", b"a"), (("b", 2), b"b"), ("user.2", b"c"), (7, b"d")))
     assert dict(table.items()) == {"user.1": b"a", ("b", 2): b"b", "user.2": b"c", 7: b"d"}
     assert dict(table.items(b"user.")) == {"user.1": b"a", "user.2": b"c"}
@@ -58,7 +58,7 @@ def test_keys_that_are_no_text_and_prefixes() -> None:
 
 
 def test_rip_58s_marker_deletes_and_messages_without_a_key_are_left_out() -> None:
-    table = Table()
+    table = KeyedRows()
     table.apply(ONE, columns(("k", b"v")))
     raws = [b"KEYS\x01k\x02empty_body\x01true\x02", b""]
     records = encode_records("t", 0, [b"marker", b"stray"], pa.array(raws, pa.binary()))
@@ -67,12 +67,12 @@ def test_rip_58s_marker_deletes_and_messages_without_a_key_are_left_out() -> Non
 
 
 def test_many_small_blocks_are_put_together_and_dead_rows_are_let_go() -> None:
-    table = Table()
+    table = KeyedRows()
     for number in range(1_500):
         table.apply(ONE, columns((f"k{number % 10}", b"%d" % number)))
     assert dict(table.items()) == {f"k{n % 10}": b"%d" % n for n in range(1_490, 1_500)}
     assert len(table._blocks) <= 33
-    table, model = Table(), dict[str, bytes]()
+    table, model = KeyedRows(), dict[str, bytes]()
     for version in range(5):
         block = [(f"k{number}", b"v%d" % version) for number in range(0, 50_000, 1 + version % 2)]
         table.apply(OTHER, columns(*block))
@@ -83,7 +83,7 @@ def test_many_small_blocks_are_put_together_and_dead_rows_are_let_go() -> None:
 
 
 def test_a_queue_that_was_made_anew_takes_its_keys_along() -> None:
-    table = Table()
+    table = KeyedRows()
     table.apply(ONE, columns(("a", b"1"), ("b", b"1")))
     table.apply(OTHER, columns(("c", b"1")))
     table.apply(ONE, columns(("a", b"2")))
@@ -94,7 +94,7 @@ def test_a_queue_that_was_made_anew_takes_its_keys_along() -> None:
 
 
 def test_the_index_finds_what_it_holds_at_any_size() -> None:
-    index = KeyIndex()
+    index = RowIndex()
     names = [b"%d" % number for number in range(50_000)]
     for begin in range(0, len(names), 7_001):
         part = names[begin : begin + 7_001]
@@ -109,6 +109,6 @@ def test_the_index_finds_what_it_holds_at_any_size() -> None:
     assert index.find(digests_of(names[:1])).tolist() == [7]
     # 24 bytes a slot, of which 35 to 80 of 100 are used unless keys were deleted.
     for count in (4_000, 23_000, 45_000, 50_000):
-        full = KeyIndex()
+        full = RowIndex()
         full.put(digests_of(names[:count]), np.arange(count))
         assert 30 <= full.size / count <= 70

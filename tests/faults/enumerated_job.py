@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace import StreamBuilder, serdes
 from headrace.client import Admin, Client, ClientSettings, Producer, PullConsumer
 from headrace.errors import HeadraceError
-from headrace.protocol.commit_log import CommitLog
+from headrace.protocol.commit_log import CommitReader
 from headrace.protocol.transactions import CommitRecord, commit_in
 from headrace.topology import Topology
 from tests.faults.harness import PATIENT, await_true
@@ -103,7 +103,7 @@ class Place:
             topic.removeprefix(self.job): bodies_by_key(client, topic)
             for topic in (self.passed, self.counted)
         }
-        log = CommitLog()
+        log = CommitReader()
         for place, record in self._history(client).items():
             log.feed(place, record)
         assert log.record is not None, f"{self.job} has committed nothing"

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from headrace.client import Admin, Client
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm, arm_in_folder, read_hits
-from headrace.protocol.commit_log import CommitLog
+from headrace.protocol.commit_log import CommitReader
 from headrace.protocol.transactions import commit_in
 from headrace.runtime.commit.drivers import DriverName
 from headrace.topology import Topology
@@ -274,7 +274,7 @@ def committed(client: Client, names: Names) -> Committed:
     found: Committed = {
         topic.removeprefix(names.job): bodies_by_key(client, topic) for topic in names.sinks
     }
-    log = CommitLog()
+    log = CommitReader()
     for message in Follower(client, job_of(names).commit_topic).new():
         if (commit := commit_in(message)) is not None:
             log.feed(message.queue_offset, commit)

@@ -34,7 +34,7 @@ from headrace.spark import worker
 from headrace.spark.cluster import make_connection, prepare_topics
 from headrace.spark.driver import assemble
 from headrace.spark.plans import pickle_plan
-from headrace.spark.source import JobReader, Launch, blocks_of, stage_function
+from headrace.spark.source import JobReader, QueryStart, blocks_of, stage_function
 from headrace.topology import Topology
 from tests.faults.word_pipeline import topology
 
@@ -108,7 +108,7 @@ class LocalDriver:
         self._stages = len(self._job.plan.stages.stages)
         self._handle = pickle_plan(self._job.plan)
         self._reader = JobReader(
-            Launch(
+            QueryStart(
                 handle=self._handle,
                 epoch=self.epoch,
                 record=msgspec.json.encode(self.record),

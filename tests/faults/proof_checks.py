@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.client import Admin, Client, MessageQueue
 from headrace.keys import key_from_properties
-from headrace.protocol.commit_log import CommitLog, Verdict
+from headrace.protocol.commit_log import CommitReader, Verdict
 from headrace.protocol.transactions import CommitRecord, commit_in
 from headrace.topology import Topology
 from tests.faults.proof_feeder import Sent
@@ -101,7 +101,7 @@ class BankChecker:
     ) -> None:
         #: Whether the protocol is that for RocketMQ, which other brokers serve as well.
         self.journal = journal or not Admin(client).is_headrace()
-        self._log = CommitLog()
+        self._log = CommitReader()
         #: Valid records of which, on RocketMQ, it is not known yet whether they are published.
         self._waiting: list[CommitRecord] = []
         self._commits = Follower(client, topology.commit_topic)

@@ -18,7 +18,7 @@ from headrace import StreamBuilder, serdes
 from headrace.client import Producer, PullConsumer
 from headrace.client.results import CommittedReading
 from headrace.protocol.journal_tags import TAG, parse_tags
-from headrace.runtime.batches.cutting import Cut
+from headrace.runtime.batches.cutting import CommittedBatch
 from headrace.spark.batches.function_worker import run
 from headrace.spark.batches.runner import BatchRunner
 from headrace.topology import ForEachBatch, Topology
@@ -121,7 +121,7 @@ def test_batches_are_handed_over_once(rig: Rig) -> None:
     with LocalDriver(rig.namesrv, folder, job=topology, journal=True) as driver:
         job = driver._job
 
-        def call(cut: Cut) -> None:
+        def call(cut: CommittedBatch) -> None:
             run(job, sink, cut)
 
         runner = BatchRunner(job, sink, _Calls(call))
@@ -144,10 +144,10 @@ def test_batches_are_handed_over_once(rig: Rig) -> None:
 class _Calls:
     """Runs the user's code here, and not in a process of its own."""
 
-    def __init__(self, call: Callable[[Cut], None]) -> None:
+    def __init__(self, call: Callable[[CommittedBatch], None]) -> None:
         self._call = call
 
-    def __call__(self, cut: Cut) -> None:
+    def __call__(self, cut: CommittedBatch) -> None:
         self._call(cut)
 
     def interrupt(self) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace import Topology, serdes
 from headrace.client import Client, PullConsumer
 from headrace.keys import decode_keys, key_from_properties
-from headrace.protocol.commit_log import CommitLog, Verdict
+from headrace.protocol.commit_log import CommitReader, Verdict
 from headrace.protocol.journal_tags import TAG, FirstCopies, parse_tags
 from headrace.protocol.messages import StoredMessage
 from headrace.protocol.transactions import CommitRecord, commit_in
@@ -187,7 +187,7 @@ def _offset_problems(results: Results) -> Iterator[str]:
 
 def _newest(results: Results) -> CommitRecord | None:
     """Give the newest record; on RocketMQ, where drivers have names, the newest that counts."""
-    log = CommitLog()
+    log = CommitReader()
     for place, record in zip(results.places, results.history, strict=True):
         log.feed(place, record)
     newest = results.history[-1] if results.history else None
@@ -217,7 +217,7 @@ def history_problems(
     epoch = batch = 0
     after = 0
     offsets: Mapping[str, int] = {}
-    log = CommitLog()
+    log = CommitReader()
     for place, record in zip(places, history, strict=True):
         if (
             record.driver and log.feed(place, record) is not Verdict.VALID

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.protocol.commit_log import CommitLog, Verdict, newest_known, record_key
+from headrace.protocol.commit_log import CommitReader, Verdict, newest_known, record_key
 from headrace.protocol.transactions import CommitRecord
 
 VALID, REPEATED, VOID = Verdict.VALID, Verdict.REPEATED, Verdict.VOID
@@ -92,7 +92,7 @@ CASES: dict[str, list[tuple[Step, Verdict]]] = {
 
 @pytest.mark.parametrize("steps", CASES.values(), ids=CASES)
 def test_verdicts(steps: list[tuple[Step, Verdict]]) -> None:
-    log = CommitLog()
+    log = CommitReader()
     found = [log.feed(place, record(*step)) for place, (step, _) in enumerate(steps)]
     assert found == [verdict for _, verdict in steps]
     newest = [step for step, verdict in steps if verdict is VALID][-1]
@@ -101,13 +101,13 @@ def test_verdicts(steps: list[tuple[Step, Verdict]]) -> None:
 
 
 def test_a_log_whose_beginning_is_gone_begins_with_what_is_there() -> None:
-    log = CommitLog()
+    log = CommitReader()
     assert log.feed(90, record("commit", 7, 40, "a")) is VALID
     assert (log.epoch, log.batch, log.driver) == (7, 40, "a")
 
 
 def test_records_that_were_read_before_change_nothing() -> None:
-    log = CommitLog()
+    log = CommitReader()
     log.feed(0, record(*OPEN_1))
     log.feed(1, record(*COMMIT_1))
     assert log.feed(0, record("open", 2, 0, "b")) is REPEATED
@@ -123,7 +123,7 @@ class Driver:
     doubts: int = 0
     pending: CommitRecord | None = None
 
-    def next(self, log: CommitLog, kind: str) -> CommitRecord | None:
+    def next(self, log: CommitReader, kind: str) -> CommitRecord | None:
         if self.pending is not None:
             # No answer came: it appends the same again, under another key.
             self.doubts += 1
@@ -134,7 +134,7 @@ class Driver:
             return None
         return record(kind, self.epoch, log.batch + (kind == "commit"), self.name)
 
-    def look(self, log: CommitLog) -> None:
+    def look(self, log: CommitReader) -> None:
         """Read the log, and learn what became of the record."""
         if log.driver == self.name:
             self.epoch = log.epoch
@@ -144,7 +144,7 @@ class Driver:
             # One that came too late: the next one needs a key of its own.
             self.doubts += wanted.kind == "open" and log.epoch != wanted.epoch
 
-    def is_settled(self, log: CommitLog, wanted: CommitRecord) -> bool:
+    def is_settled(self, log: CommitReader, wanted: CommitRecord) -> bool:
         if wanted.kind == "open":
             return log.epoch >= wanted.epoch or log.batch > wanted.batch
         if log.epoch > wanted.epoch or log.closed:
@@ -162,7 +162,7 @@ def test_compaction_changes_nothing(data: st.DataObject) -> None:
 
     Somebody who has read any part of the log deletes records that nobody needs by then.
     """
-    log, entries = CommitLog(), list[Entry]()
+    log, entries = CommitReader(), list[Entry]()
     under_way: list[Entry] = []
     drivers = [Driver(name) for name in "abc"]
     for _ in range(data.draw(st.integers(1, 60))):
@@ -186,7 +186,7 @@ def test_compaction_changes_nothing(data: st.DataObject) -> None:
     assert compacted.record == log.record
     assert (compacted.driver, compacted.closed) == (log.driver, log.closed)
     # Who has read a part before, and goes on behind it.
-    late = CommitLog()
+    late = CommitReader()
     for place in range(data.draw(st.integers(0, len(entries)))):
         feed(late, place, entries[place][1])
     read(entries, compacted_before=cut, log=late)
@@ -194,7 +194,7 @@ def test_compaction_changes_nothing(data: st.DataObject) -> None:
     assert (late.driver, late.closed) == (log.driver, log.closed)
 
 
-def feed(log: CommitLog, offset: int, entry: CommitRecord | None) -> None:
+def feed(log: CommitReader, offset: int, entry: CommitRecord | None) -> None:
     if entry is None:
         log.skip(offset)
     else:
@@ -218,8 +218,10 @@ def survivors(entries: list[Entry], compacted_before: int) -> list[int]:
     return sorted({*kept, *range(compacted_before, len(entries))})
 
 
-def read(entries: list[Entry], compacted_before: int, log: CommitLog | None = None) -> CommitLog:
-    log = log or CommitLog()
+def read(
+    entries: list[Entry], compacted_before: int, log: CommitReader | None = None
+) -> CommitReader:
+    log = log or CommitReader()
     places = [at for at in survivors(entries, compacted_before) if at >= log.next_offset]
     whole = places == list(range(log.next_offset, len(entries)))
     known = -1 if whole else newest_known(entries[place][1] for place in places)

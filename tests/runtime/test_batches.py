@@ -17,8 +17,8 @@ from headrace.protocol.columns import MessageColumns, decode_columns
 from headrace.protocol.records import encode_records
 from headrace.protocol.stamps import stamp_records
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.batches.cutting import Cut, Cutter, make_tag
-from headrace.runtime.batches.positions import Position, Positions, begins_within
+from headrace.runtime.batches.cutting import CommittedBatch, Cutter, make_tag
+from headrace.runtime.batches.positions import SinkPosition, SinkPositions, begins_within
 from headrace.topology import BatchSink
 
 Tag = tuple[int, int]
@@ -56,7 +56,7 @@ class Topic:
         return {name: len(tags) for name, tags in self.queues.items()}
 
 
-def cuts(topic: Topic, record: CommitRecord, *, exact: bool) -> list[Cut]:
+def cuts(topic: Topic, record: CommitRecord, *, exact: bool) -> list[CommittedBatch]:
     cutter, begins, found = Cutter(topic, exact=exact), dict.fromkeys(topic.queues, 0), []
     while (cut := cutter.next(begins, topic.ends, record)) is not None:
         found.append(cut)
@@ -145,18 +145,18 @@ def sink(client: Client, make_topic: Callable[..., str]) -> BatchSink:
 
 
 def test_the_newest_position_counts(client: Client, sink: BatchSink) -> None:
-    positions = Positions(client, "job", sink)
+    positions = SinkPositions(client, "job", sink)
     assert positions.read() is None
     for batch in (1, 2):
-        positions.write(Position(batch=batch, offsets={f"{sink.topic}@b@0": batch}))
-    expected = Position(batch=2, offsets={f"{sink.topic}@b@0": 2})
-    while (found := Positions(client, "job", sink).read()) != expected:
+        positions.write(SinkPosition(batch=batch, offsets={f"{sink.topic}@b@0": batch}))
+    expected = SinkPosition(batch=2, offsets={f"{sink.topic}@b@0": 2})
+    while (found := SinkPositions(client, "job", sink).read()) != expected:
         # A RocketMQ broker shows a message a moment after it took it.
         assert found is None or found.batch < 2
 
 
 def test_position_behind_the_end_is_named() -> None:
-    position = Position(batch=1, offsets={"t@b@0": 3})
+    position = SinkPosition(batch=1, offsets={"t@b@0": 3})
     with pytest.raises(
         StateError, match=r"must go on at offset 3 of .* which ends at 0: the topic"
     ):
@@ -164,7 +164,10 @@ def test_position_behind_the_end_is_named() -> None:
 
 
 def test_position_before_the_first_message_is_named_unless_it_may_be_skipped() -> None:
-    position, held = Position(batch=1, offsets={"t@b@0": 3}), {"t@b@0": (10, 20), "t@b@1": (0, 5)}
+    position, held = (
+        SinkPosition(batch=1, offsets={"t@b@0": 3}),
+        {"t@b@0": (10, 20), "t@b@1": (0, 5)},
+    )
     with pytest.raises(OffsetExpiredError, match="7 records are gone that were never handed over"):
         begins_within("job", batch_sink("job"), position, held, skip=False)
     found = begins_within("job", batch_sink("job"), position, held, skip=True)

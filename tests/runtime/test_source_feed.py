@@ -25,7 +25,7 @@ from headrace.runtime.blocks import Block
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.event_time.watermarks import QueueWatermark, SourceWatermarks
 from headrace.runtime.marks import Marks
-from headrace.runtime.planning import QueueRange, Split
+from headrace.runtime.planning import OffsetRange, Split
 from headrace.runtime.sources.task import Run, SourceFeed, run_source
 from headrace.runtime.user_code.errors import Finder, Original
 from headrace.topology import ErrorPolicy
@@ -191,7 +191,7 @@ def read_in_steps(
     task.feed, task.finish, task.close = steps.append, lambda *_: [], lambda: None
     if not timed:
         task.event_clock = lambda *_: None
-    ranges = tuple(QueueRange(queue, 0, size) for queue, size in sizes.items())
+    ranges = tuple(OffsetRange(queue, 0, size) for queue, size in sizes.items())
     run_source(job, Split(0, 1, ranges), Marks(["b"]), lambda _: task)
     return steps
 
@@ -261,7 +261,7 @@ def test_messages_at_one_position_of_two_brokers_are_told_apart() -> None:
         reader=lambda _: log,
         is_gapless=lambda _: True,
     )
-    split = Split(0, 1, tuple(QueueRange(queue, 0, 3) for queue in queues))
+    split = Split(0, 1, tuple(OffsetRange(queue, 0, 3) for queue in queues))
     marks = Marks(["a", "b", "c"])
     task: Any = _Task()
     finders: list[Finder] = []

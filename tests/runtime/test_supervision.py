@@ -17,7 +17,13 @@ from headrace.errors import (
     TaskFailedError,
     UserCodeError,
 )
-from headrace.runtime.supervision import Retry, RetryPolicy, Standing, after_failure, given_up
+from headrace.runtime.supervision import (
+    FailureRecord,
+    RetryPolicy,
+    TryAgain,
+    after_failure,
+    given_up,
+)
 
 POLICY = RetryPolicy(retries=3)
 AGAIN = RollbackError("again")
@@ -64,7 +70,7 @@ STORIES: dict[str, list[Step]] = {
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 def test_decisions_after_failures(story: list[Step]) -> None:
-    standing = Standing()
+    standing = FailureRecord()
     for batch, error, pause in story:
         decision = after_failure(POLICY, standing, batch, error)
         assert (None if decision is None else decision.pause) == pause
@@ -73,13 +79,13 @@ def test_decisions_after_failures(story: list[Step]) -> None:
 
 
 def test_no_retries_means_that_the_first_failure_stops() -> None:
-    assert after_failure(RetryPolicy(retries=0), Standing(), 3, AGAIN) is None
+    assert after_failure(RetryPolicy(retries=0), FailureRecord(), 3, AGAIN) is None
 
 
 def test_pauses_never_grow_beyond_the_longest() -> None:
     policy = RetryPolicy(retries=100)
-    decision = after_failure(policy, Standing(batch=3, failures=98), 3, AGAIN)
-    assert decision == Retry(Standing(batch=3, failures=99), 30.0)
+    decision = after_failure(policy, FailureRecord(batch=3, failures=98), 3, AGAIN)
+    assert decision == TryAgain(FailureRecord(batch=3, failures=99), 30.0)
 
 
 def test_error_says_that_the_tries_are_used_up() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.connect.hosts.source_unit import Ahead, Given
+from headrace.connect.hosts.source_unit import Ahead, GivenBatch
 from headrace.connect.log import UnitStory
 from tests.simulation.mutants import Mutant
 
 __all__ = ["CONNECT_MUTANTS"]
 
 
-def _something_new(self: Ahead, batch: int, most_records: int, most_bytes: int) -> Given:
+def _something_new(self: Ahead, batch: int, most_records: int, most_bytes: int) -> GivenBatch:
     """Give each attempt at a batch what nobody has had: what the others had counts as given."""
     with self._changed:
         self._given[batch] = self._take(most_records, most_bytes)

@@ -22,7 +22,7 @@ from tests.simulation.world import Killed, ViolationError, World, this_thread
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, StateSummary
-    from headrace.runtime.state.local import Copy, LocalCopies
+    from headrace.runtime.state.local import LocalCopies, StoreCopy
 
 #: What a call of the system may fail with.
 _OPEN_ERRORS = (errno.EMFILE, errno.ENOSPC, errno.EIO)
@@ -441,7 +441,7 @@ class CopyWatch:
         """Look at all that are opened."""
         open_copy, usable = local.LocalCopies.open, local.LocalCopies._usable_mark
 
-        def opened(copies: LocalCopies, *given: Any) -> Copy:
+        def opened(copies: LocalCopies, *given: Any) -> StoreCopy:
             copy = open_copy(copies, *given)
             if copy._database is not None and this_thread() is not None:
                 self._look_at_content(copy._database, given[2])

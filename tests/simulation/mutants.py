@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from headrace.broker.delays import Plan, Scheduler
+from headrace.broker.delays import DeliveryPlan, Scheduler
 from headrace.broker.handlers import jobs as handlers
 from headrace.broker.jobs import JobBook
 from headrace.broker.naming import registry
@@ -32,7 +32,7 @@ from headrace.store.fileops import read_all
 from headrace.store.log import CommitLog
 from headrace.store.replication.leading import ReplicaBook, Settled
 from headrace.store.requests import UnitResult
-from headrace.store.staging import _Files
+from headrace.store.staging import _StagedFiles
 from headrace.store.writer import Writer
 from tests.without import without
 
@@ -115,7 +115,7 @@ def _nothing(*_: object) -> None:
     """Do nothing."""
 
 
-def _unchecked(self: _Files, run: StagedRun, target: memoryview) -> None:
+def _unchecked(self: _StagedFiles, run: StagedRun, target: memoryview) -> None:
     """Take staged bytes as the disk gives them."""
     if run.path not in self._fds:
         self._fds[run.path] = self._ops.open(run.path, os.O_RDONLY)
@@ -167,7 +167,7 @@ def _as_they_are(_: object, offsets: Mapping[str, int], __: object) -> dict[str,
 _plan = Scheduler.plan
 
 
-def _at_any_time(self: Scheduler, now: int, most: int) -> Plan:
+def _at_any_time(self: Scheduler, now: int, most: int) -> DeliveryPlan:
     """Deliver what is due within the next day."""
     return _plan(self, now + 86_400_000, most)
 
@@ -224,7 +224,9 @@ MUTANTS = (
         since=128,
         changes=((local, "_base_name", lambda _: b""),),
     ),
-    Mutant("staged bytes are not checked", since=630, changes=((_Files, "read", _unchecked),)),
+    Mutant(
+        "staged bytes are not checked", since=630, changes=((_StagedFiles, "read", _unchecked),)
+    ),
     Mutant(
         "commits are not checked before they are appended",
         since=3,

@@ -16,8 +16,8 @@ from headrace import StreamBuilder, serdes
 from headrace.client import Admin, Message, Producer, PullConsumer
 from headrace.errors import OffsetExpiredError, StateError
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.batches.cutting import Cut, make_tag
-from headrace.runtime.batches.positions import Position, Positions
+from headrace.runtime.batches.cutting import CommittedBatch, make_tag
+from headrace.runtime.batches.positions import SinkPosition, SinkPositions
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.settings import JobSettings
@@ -33,12 +33,12 @@ class Calls:
     """Notes every call; raises what it is told to."""
 
     def __init__(self, *errors: Exception) -> None:
-        self.cuts: list[Cut] = []
+        self.cuts: list[CommittedBatch] = []
         self.errors = list(errors)
         self.hangs = False
         self.free = threading.Event()
 
-    def __call__(self, cut: Cut) -> None:
+    def __call__(self, cut: CommittedBatch) -> None:
         self.cuts.append(cut)
         if self.hangs:
             self.free.wait(60)
@@ -170,7 +170,7 @@ def test_status_tells_of_failures(job: Job) -> None:
     found = runner.statistics()
     finish(runner)
     assert (found.batch, found.error) == (0, "the disk is full")
-    assert Positions(job.connection.client, job.plan.job, job.sink).read() == Position(
+    assert SinkPositions(job.connection.client, job.plan.job, job.sink).read() == SinkPosition(
         batch=0, offsets=dict.fromkeys(found_queues(job), 0)
     )
 
@@ -190,7 +190,7 @@ def test_call_that_hangs_is_broken_off_by_a_stop(job: Job) -> None:
     runner.ask_to_stop()
     runner.stop(begun + 0.2)
     assert 0.2 <= time.monotonic() - begun < 5
-    position = Positions(job.connection.client, job.plan.job, job.sink).read()
+    position = SinkPositions(job.connection.client, job.plan.job, job.sink).read()
     assert position is not None
     assert position.batch == 0
 
@@ -207,8 +207,8 @@ def test_messages_of_others_are_passed_over(job: Job) -> None:
 
 
 def test_position_ahead_of_the_commits_is_refused(job: Job) -> None:
-    positions = Positions(job.connection.client, job.plan.job, job.sink)
-    positions.write(Position(batch=7))
+    positions = SinkPositions(job.connection.client, job.plan.job, job.sink)
+    positions.write(SinkPosition(batch=7))
     with pytest.raises(StateError, match="has done batch 7, and the job has committed 2"):
         job.runner(Calls()).start(2)
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from headrace.spark.turns import Kind, Pace, Turns, TurnTaker
+from headrace.spark.turns import BatchPace, JobBatches, Turns, TurnTaker
 
 SOON = 30
 
@@ -94,19 +94,19 @@ def test_so_many_run_at_once(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("batches", "kind", "kept"),
     [
-        ((), Kind.ON_TRIAL, 1),
-        ((0.01,), Kind.QUICK, 0.1),
-        ((0.05,), Kind.QUICK, 0.2),
-        ((0.2, 0.2), Kind.QUICK, 0.8),
-        ((0.01, 0.5), Kind.QUICK, 0.53),
-        ((0.4,), Kind.SLOW, 2),
-        ((0.3, 0.01, 0.01), Kind.QUICK, 0.69),
-        ((0.01, 3), Kind.SLOW, 2),
-        ((3, 0.01), Kind.SLOW, 2),
+        ((), JobBatches.ON_TRIAL, 1),
+        ((0.01,), JobBatches.QUICK, 0.1),
+        ((0.05,), JobBatches.QUICK, 0.2),
+        ((0.2, 0.2), JobBatches.QUICK, 0.8),
+        ((0.01, 0.5), JobBatches.QUICK, 0.53),
+        ((0.4,), JobBatches.SLOW, 2),
+        ((0.3, 0.01, 0.01), JobBatches.QUICK, 0.69),
+        ((0.01, 3), JobBatches.SLOW, 2),
+        ((3, 0.01), JobBatches.SLOW, 2),
     ],
 )
 def test_kind_is_known_by_what_batches_took(
-    turns: Turns, clock: Clock, batches: tuple[float, ...], kind: Kind, kept: float
+    turns: Turns, clock: Clock, batches: tuple[float, ...], kind: JobBatches, kept: float
 ) -> None:
     taker = used(turns, clock, *batches)
     assert taker.kind is kind
@@ -116,15 +116,15 @@ def test_kind_is_known_by_what_batches_took(
 @pytest.mark.parametrize(
     ("seconds", "records", "kind"),
     [
-        (0.2, 10_000, Kind.QUICK),
-        (0.3, 10_000, Kind.SLOW),
-        (0.9, 9_999, Kind.QUICK),
-        (1.1, 9_999, Kind.SLOW),
-        (0.9, 0, Kind.QUICK),
+        (0.2, 10_000, JobBatches.QUICK),
+        (0.3, 10_000, JobBatches.SLOW),
+        (0.9, 9_999, JobBatches.QUICK),
+        (1.1, 9_999, JobBatches.SLOW),
+        (0.9, 0, JobBatches.QUICK),
     ],
 )
 def test_who_keeps_up_may_take_longer(
-    turns: Turns, clock: Clock, seconds: float, records: int, kind: Kind
+    turns: Turns, clock: Clock, seconds: float, records: int, kind: JobBatches
 ) -> None:
     taker = used(turns, clock, seconds)
     taker.committed(records)
@@ -159,10 +159,12 @@ def test_who_comes_late_has_saved_up_nothing(turns: Turns, clock: Clock) -> None
     assert order_behind(turns, first, late, *busy)[-1] == 1
 
 
-@pytest.mark.parametrize("others", [Kind.SLOW, Kind.ON_TRIAL])
-def test_who_is_quick_waits_for_no_other_kind(turns: Turns, clock: Clock, others: Kind) -> None:
+@pytest.mark.parametrize("others", [JobBatches.SLOW, JobBatches.ON_TRIAL])
+def test_who_is_quick_waits_for_no_other_kind(
+    turns: Turns, clock: Clock, others: JobBatches
+) -> None:
     quick = used(turns, clock, 0.05)
-    other = used(turns, clock, *([0.5] if others is Kind.SLOW else []))
+    other = used(turns, clock, *([0.5] if others is JobBatches.SLOW else []))
     with other.turn(), quick.turn(unless=lambda: True) as got:
         assert other.kind is others
         assert got
@@ -171,7 +173,7 @@ def test_who_is_quick_waits_for_no_other_kind(turns: Turns, clock: Clock, others
 def test_who_was_slow_is_not_last_for_ever_among_the_quick(turns: Turns, clock: Clock) -> None:
     first, other = (used(turns, clock, 0.05) for _ in range(2))
     better = used(turns, clock, *[1.0] * 5, *[0.0] * 10)
-    assert better.kind is Kind.QUICK
+    assert better.kind is JobBatches.QUICK
     with other.turn():
         clock.now += 0.05
     assert order_behind(turns, first, other, better) == [2, 1]
@@ -239,7 +241,7 @@ def test_a_block_that_raises_gives_its_turn_back(turns: Turns) -> None:
 def test_batches_become_as_large_as_others_can_wait_for(
     batches: list[tuple[int, float]], most: int
 ) -> None:
-    pace = Pace()
+    pace = BatchPace()
     for records, seconds in batches:
         pace.note(records, seconds)
     assert pace.most == most

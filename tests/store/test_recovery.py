@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import CorruptLogError
 from headrace.store import MessageStore, RecoveryReport, StageKey
-from headrace.store.catalog import Catalog
+from headrace.store.catalog import QueueCatalog
 from headrace.store.entries import HEADER_SIZE, EntryKind, parse_header
 from headrace.store.log import CommitLog
 from headrace.store.recovery import recover
@@ -107,11 +107,11 @@ def forget_checkpoint(path: Path) -> None:
     (path / "checkpoint").unlink(missing_ok=True)
 
 
-def recovered(path: Path) -> tuple[Catalog, RecoveryReport]:
+def recovered(path: Path) -> tuple[QueueCatalog, RecoveryReport]:
     """Recover a folder without the rest of a store, which takes longer to start than that."""
     ops = UnsyncedOps()
     log = CommitLog(path / "log", ops, segment_size=1 << 30)
-    catalog = Catalog(path / "index", BIG.index_file_units)
+    catalog = QueueCatalog(path / "index", BIG.index_file_units)
     report = recover(
         log,
         catalog,

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.errors import StagedPartMissingError, StoreError, StoreFailedError
 from headrace.store import MessageStore, StageKey, UnitResult
-from headrace.store.catalog import Catalog
+from headrace.store.catalog import QueueCatalog
 from headrace.store.damage.examination import examine_store
 from headrace.store.fileops import Buffer
 from tests.store.faulty_files import Killed
@@ -168,8 +168,8 @@ def test_a_unit_that_would_take_offsets_of_others_is_refused_by_the_log(
     tmp_path: Path, store: MessageStore, ops: WaitingOps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A build that does not look at offsets again shows a record twice, and loses another."""
-    expected = Catalog.next_offset
-    monkeypatch.setattr(Catalog, "next_offset", lambda self, key: 0)
+    expected = QueueCatalog.next_offset
+    monkeypatch.setattr(QueueCatalog, "next_offset", lambda self, key: 0)
 
     def before() -> None:
         store.append([append_of("counts", 0, [b"7"])]).result(10)
@@ -177,7 +177,7 @@ def test_a_unit_that_would_take_offsets_of_others_is_refused_by_the_log(
     ops.before = before
     stage(store)
     commit(store).result(10)
-    monkeypatch.setattr(Catalog, "next_offset", expected)
+    monkeypatch.setattr(QueueCatalog, "next_offset", expected)
     with pytest.raises(AssertionError):
         bodies(store, "counts", 0)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.runtime.bolts.instances import BatchNumbers, Standing, opening
+from headrace.runtime.bolts.instances import BatchNumbers, InstanceState, opening
 from headrace.runtime.control import Control
 
 WROTE = (1, 4, 0)
 
 
-def standing(**given: object) -> Standing:
+def standing(**given: object) -> InstanceState:
     fields: dict[str, object] = {"life": 1, "epoch": 1, "finished": 4, "acked": 3, "wrote": WROTE}
-    return Standing(**(fields | given))  # type: ignore[arg-type]
+    return InstanceState(**(fields | given))  # type: ignore[arg-type]
 
 
 FIVE = BatchNumbers(life=1, epoch=1, batch=5)
@@ -45,7 +45,7 @@ ROLLED = BatchNumbers(life=1, epoch=2, batch=5, begins_epoch=True)
     ],
 )
 def test_r36_a_copy_goes_on_only_where_the_last_commit_left_it(
-    own: Standing, numbers: BatchNumbers, saved: tuple[int, int, int], expected: bool
+    own: InstanceState, numbers: BatchNumbers, saved: tuple[int, int, int], expected: bool
 ) -> None:
     assert own.serves(numbers, saved) is expected
 
@@ -85,7 +85,7 @@ def test_a_copy_without_state_serves_any_batch_of_the_drivers_life() -> None:
     ],
 )
 def test_r18_what_comes_before_the_tuples_of_a_batch(
-    own: Standing | None, numbers: BatchNumbers, expected: list[str]
+    own: InstanceState | None, numbers: BatchNumbers, expected: list[str]
 ) -> None:
     assert opening(own, numbers) == expected
 

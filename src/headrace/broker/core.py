@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from headrace.broker.appends import AppendOutcome, Appends, OnAppended
 from headrace.broker.clients import ClientRegistry, Notify
-from headrace.broker.delays import Delivery
+from headrace.broker.delays import DelayedDelivery
 from headrace.broker.jobs import JobBook
 from headrace.broker.keeping import COMPACTED, keep_as_configured
 from headrace.broker.locks import QueueLocks
@@ -112,7 +112,7 @@ class Core:
         )
         saved_groups = load_snapshot(self._groups_file, list[SubscriptionGroupConfig]) or []
         self.groups: GroupTable = GroupTable(create=settings.create_groups, saved=saved_groups)
-        self.delays = Delivery(self)
+        self.delays = DelayedDelivery(self)
         self.transactions = Transactions(self)
         self._tables = self._saved_tables()
         self._saving = asyncio.Lock()

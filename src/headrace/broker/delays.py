@@ -78,7 +78,7 @@ _OFFSET_BITS = 44
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 
 
-class Progress(msgspec.Struct, frozen=True):
+class DeliveryProgress(msgspec.Struct, frozen=True):
     """What was delivered so far; stored with every delivery.
 
     >>> Progress(levels={1: 7}).level(1), Progress().level(1)
@@ -100,14 +100,14 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DeliveryPlan:
     """An instruction: deliver these as one unit, with the progress that follows."""
 
     #: First offset, and one past the last, by level.
     levels: dict[int, tuple[int, int]]
     #: Time and offset of timers.
     timers: list[tuple[int, int]]
-    progress: Progress
+    progress: DeliveryProgress
 
     def __len__(self) -> int:
         return len(self.timers) + sum(last - first for first, last in self.levels.values())
@@ -144,8 +144,8 @@ class Scheduler:
     ({1: (0, 1)}, [(700, 0)], {1: 1})
     """
 
-    def __init__(self, spans: Sequence[int], progress: Progress | None = None) -> None:
-        self._progress = progress or Progress()
+    def __init__(self, spans: Sequence[int], progress: DeliveryProgress | None = None) -> None:
+        self._progress = progress or DeliveryProgress()
         self._levels = {
             level: _Level(span, self._progress.level(level))
             for level, span in enumerate(spans, start=1)
@@ -154,7 +154,7 @@ class Scheduler:
         self._scanned = self._progress.floor
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> DeliveryProgress:
         """What was delivered so far."""
         return self._progress
 
@@ -208,7 +208,7 @@ class Scheduler:
             dues.append(self._heap[0] >> _OFFSET_BITS)
         return min(dues, default=None)
 
-    def plan(self, now: int, limit: int) -> Plan:
+    def plan(self, now: int, limit: int) -> DeliveryPlan:
         """Take out what is due, about ``limit`` messages at most; tell when it was delivered."""
         levels = {}
         for level, line in self._levels.items():
@@ -217,7 +217,7 @@ class Scheduler:
             if count:
                 levels[level] = (line.waiting[0][0], line.waiting[count - 1][0] + 1)
         timers = self._take_timers(now, limit)
-        return Plan(levels, timers, self._progress_after(levels, timers))
+        return DeliveryPlan(levels, timers, self._progress_after(levels, timers))
 
     def _take_timers(self, now: int, limit: int) -> list[tuple[int, int]]:
         taken: list[tuple[int, int]] = []
@@ -236,20 +236,20 @@ class Scheduler:
 
     def _progress_after(
         self, levels: dict[int, tuple[int, int]], timers: list[tuple[int, int]]
-    ) -> Progress:
+    ) -> DeliveryProgress:
         done = {level: last for level, (_, last) in levels.items()}
         before = self._progress
         scanned, cursor = before.scanned, before.cursor
         if timers:
             scanned, cursor = self._scanned, max(cursor, timers[-1])
-        return Progress(
+        return DeliveryProgress(
             levels={**before.levels, **done},
             scanned=scanned,
             floor=before.floor if self._heap or not timers else self._scanned,
             cursor=cursor,
         )
 
-    def delivered(self, plan: Plan) -> None:
+    def delivered(self, plan: DeliveryPlan) -> None:
         """Hear that a plan's messages were delivered."""
         for level, (_, last) in plan.levels.items():
             waiting = self._levels[level].waiting
@@ -284,7 +284,7 @@ _READ_BYTES = 4 * 1024 * 1024
 _LONGEST_SLEEP = 1.0
 
 
-class Delivery:
+class DelayedDelivery:
     """Takes waiting messages to their topics when they are due.
 
     Parameters
@@ -370,17 +370,17 @@ class Delivery:
                 positions.append(message.position)
         return min(positions, default=None)
 
-    def _saved(self) -> Progress:
+    def _saved(self) -> DeliveryProgress:
         # The first use of the columns loads libraries for up to half a second: not at a deadline.
         decode_columns(encode_record("", b"").data).property(TIMER_OUT_MS)
         store = self._core.store
         bounds = store.bounds(PROGRESS_TOPIC, 0)
         if bounds.min_offset == bounds.max_offset:
             # The last progress has expired, and with it all that was delivered before it.
-            return Progress()
+            return DeliveryProgress()
         result = store.read(PROGRESS_TOPIC, 0, bounds.max_offset - 1, 1)
         (message,) = decode_messages(b"".join(result.slices))
-        return msgspec.json.decode(message.body, type=Progress)
+        return msgspec.json.decode(message.body, type=DeliveryProgress)
 
     def _look(self) -> bool:
         """Tell the scheduler of messages that it does not know; whether there may be more."""
@@ -417,7 +417,7 @@ class Delivery:
             return None
         return store.read(topic, queue_id, first, count, _READ_BYTES)
 
-    def _appends(self, plan: Plan) -> list[QueueAppend]:
+    def _appends(self, plan: DeliveryPlan) -> list[QueueAppend]:
         queues: dict[tuple[str, int], list[Draft]] = {}
         for message in self._due(plan):
             draft = self._unparked(message)
@@ -430,7 +430,7 @@ class Delivery:
             for queue, drafts in queues.items()
         ]
 
-    def _due(self, plan: Plan) -> Iterator[StoredMessage]:
+    def _due(self, plan: DeliveryPlan) -> Iterator[StoredMessage]:
         for level, (first, last) in plan.levels.items():
             yield from self._messages(DELAY_TOPIC, level - 1, first, last)
         offsets = np.sort(np.array([offset for _, offset in plan.timers], np.int64))

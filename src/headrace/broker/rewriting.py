@@ -37,7 +37,7 @@ _NO_DELAY = dict.fromkeys((DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER
 
 
 @dataclass(frozen=True, slots=True)
-class SendBack:
+class SendBackRequest:
     """A consumer's request to get a message again later."""
 
     group: str
@@ -49,7 +49,7 @@ class SendBack:
     queue_id: int = 0
 
 
-def sent_back(message: StoredMessage, asked: SendBack) -> Draft:
+def sent_back(message: StoredMessage, asked: SendBackRequest) -> Draft:
     """Make the message that the group gets again, or its dead letter.
 
     Its body must be as it was stored.
@@ -102,7 +102,7 @@ _SPECIAL = re.compile(rf"(?:^|\x02)(?:{'|'.join(_PROPERTIES)})\x01")
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class SendHeader:
     """What a send request says beside the message."""
 
     #: How often a group tries again, if the request says so.
@@ -120,7 +120,7 @@ def is_special(topic: str, sys_flag: int, properties: str) -> bool:
     )
 
 
-def rewritten(core: Core, draft: Draft, sending: Sending) -> Draft:
+def rewritten(core: Core, draft: Draft, sending: SendHeader) -> Draft:
     """Apply all rules to a message that was sent.
 
     Raises
@@ -147,7 +147,7 @@ def with_delay(core: Core, draft: Draft) -> Draft:
     return parked
 
 
-def _retry(core: Core, draft: Draft, sending: Sending) -> Draft:
+def _retry(core: Core, draft: Draft, sending: SendHeader) -> Draft:
     """Turn what a group has given up into a dead letter."""
     if not draft.topic.startswith(RETRY_PREFIX):
         return draft
@@ -162,13 +162,13 @@ def _retry(core: Core, draft: Draft, sending: Sending) -> Draft:
     return letter
 
 
-def _transaction(_core: Core, draft: Draft, _sending: Sending) -> Draft:
+def _transaction(_core: Core, draft: Draft, _sending: SendHeader) -> Draft:
     """Let half messages wait for their producer's word."""
     return half_draft(draft) if is_half(draft) else draft
 
 
-def _delay(core: Core, draft: Draft, _sending: Sending) -> Draft:
+def _delay(core: Core, draft: Draft, _sending: SendHeader) -> Draft:
     return with_delay(core, draft)
 
 
-_RULES: tuple[Callable[[Core, Draft, Sending], Draft], ...] = (_retry, _transaction, _delay)
+_RULES: tuple[Callable[[Core, Draft, SendHeader], Draft], ...] = (_retry, _transaction, _delay)

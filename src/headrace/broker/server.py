@@ -21,9 +21,9 @@ from headrace.broker.handlers import HANDLERS
 from headrace.broker.handlers.jobs import restore_jobs
 from headrace.broker.keeping import compact_all
 from headrace.broker.naming.announcing import Announcer
-from headrace.broker.network.connection import Connection, Hooks, Ledger
+from headrace.broker.network.connection import Connection, ConnectionLedger, Hooks
 from headrace.broker.network.limits import Limits
-from headrace.broker.network.listener import Gate, Listener, server_context
+from headrace.broker.network.listener import Admission, Listener, server_context
 from headrace.broker.replication.promotion import begin_replication
 from headrace.broker.replication.remote import PeerSecurity
 from headrace.broker.requests import Outcome, Request, failure
@@ -365,12 +365,12 @@ class BrokerServer:
         self._core = core
         self._announcers = [Announcer(core, address) for address in self._settings.name_servers]
         self._dispatch = Dispatcher(core, HANDLERS)
-        ledger = Ledger(self._settings.limits)
+        ledger = ConnectionLedger(self._settings.limits)
         dispatch = self._dispatch if guard is None else guard.before(self._dispatch, core)
         self._hooks = Hooks(
             dispatch, self._connected, self._disconnected, core.questions.answered, ledger
         )
-        gate = Gate(self._settings.limits, self._settings.tls_mode, tls)
+        gate = Admission(self._settings.limits, self._settings.tls_mode, tls)
         self._listener = Listener(listener, self._connection, gate)
         self._listener.start()
         core.sample_rates()
@@ -442,7 +442,7 @@ class BrokerServer:
         core.names.registry.disconnect(connection.number)
         core.notify(core.clients.disconnect(connection.number))
 
-    async def _watch_connections(self, ledger: Ledger) -> None:
+    async def _watch_connections(self, ledger: ConnectionLedger) -> None:
         core = self._running()
         pause = min(_WATCH, ledger.limits.shortest_timeout.total_seconds() / 4)
         while True:

@@ -36,7 +36,7 @@ Verdict = Literal["good", "doubtful", "wrong"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """What one check found."""
 
     #: What was looked at.
@@ -48,7 +48,7 @@ class Finding:
     hint: str | None = None
 
 
-def find_all(settings: JobSettings) -> list[Finding]:
+def find_all(settings: JobSettings) -> list[CheckResult]:
     """Look at everything that a job needs on this machine."""
     return [
         python(),
@@ -63,42 +63,44 @@ def find_all(settings: JobSettings) -> list[Finding]:
     ]
 
 
-def python() -> Finding:
+def python() -> CheckResult:
     """Look at the interpreter."""
     version = ".".join(map(str, sys.version_info[:3]))
     text = f"{version} ({sys.executable})"
     if sys.version_info < _MINIMUM_PYTHON:
-        return Finding("Python", "wrong", text, "Install Python 3.11 or newer.")
-    return Finding("Python", "good", text)
+        return CheckResult("Python", "wrong", text, "Install Python 3.11 or newer.")
+    return CheckResult("Python", "good", text)
 
 
-def java() -> Finding:
+def java() -> CheckResult:
     """Look for a Java that Spark can run on."""
     from headrace.java import find_java
 
     try:
         found = find_java()
     except HeadraceError as error:
-        return Finding("Java", "wrong", error.message, error.hint)
-    return Finding("Java", "good", f"{found.version}, by {found.origin} ({found.home})")
+        return CheckResult("Java", "wrong", error.message, error.hint)
+    return CheckResult("Java", "good", f"{found.version}, by {found.origin} ({found.home})")
 
 
-def spark() -> Finding:
+def spark() -> CheckResult:
     """Look at PySpark, and for a Spark of the system that would be taken instead."""
     try:
         version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
-        return Finding("Spark", "wrong", "PySpark is not installed.", "pip install headrace")
+        return CheckResult("Spark", "wrong", "PySpark is not installed.", "pip install headrace")
     if not version.startswith(f"{_SPARK}."):
         hint = f"Install the one it is made for: pip install 'pyspark=={_SPARK}.*'"
-        return Finding("Spark", "doubtful", f"PySpark {version}", hint)
+        return CheckResult("Spark", "doubtful", f"PySpark {version}", hint)
     if home := os.environ.get("SPARK_HOME"):
         hint = f"Unset SPARK_HOME, unless the Spark there is {version} too."
-        return Finding("Spark", "doubtful", f"PySpark {version}, but SPARK_HOME is {home}", hint)
-    return Finding("Spark", "good", f"PySpark {version}")
+        return CheckResult(
+            "Spark", "doubtful", f"PySpark {version}, but SPARK_HOME is {home}", hint
+        )
+    return CheckResult("Spark", "good", f"PySpark {version}")
 
 
-def class_archive() -> list[Finding]:
+def class_archive() -> list[CheckResult]:
     """See whether there is what Spark starts faster with."""
     from headrace.java import find_java
     from headrace.private import is_private
@@ -111,12 +113,14 @@ def class_archive() -> list[Finding]:
         # Told of Java, or of Spark.
         return []
     if is_private(path):
-        return [Finding("archive", "good", str(path))]
+        return [CheckResult("archive", "good", str(path))]
     hint = "Once, for starts in half the time: headrace prepare"
-    return [Finding("archive", "doubtful", "Spark's classes are read anew at every start.", hint)]
+    return [
+        CheckResult("archive", "doubtful", "Spark's classes are read anew at every start.", hint)
+    ]
 
 
-def libraries() -> list[Finding]:
+def libraries() -> list[CheckResult]:
     """Import what holds compiled code, which can be installed and yet not load."""
     findings = []
     for name in ("pyarrow", "rocksdict"):
@@ -124,13 +128,13 @@ def libraries() -> list[Finding]:
             importlib.import_module(name)
         except ImportError as error:
             hint = f"Install it again: pip install --force-reinstall {name}"
-            findings.append(Finding(name, "wrong", f"It cannot be loaded: {error}", hint))
+            findings.append(CheckResult(name, "wrong", f"It cannot be loaded: {error}", hint))
         else:
-            findings.append(Finding(name, "good", metadata.version(name)))
+            findings.append(CheckResult(name, "good", metadata.version(name)))
     return findings
 
 
-def broker(settings: JobSettings) -> Finding:
+def broker(settings: JobSettings) -> CheckResult:
     """Ask the broker that the settings name for its cluster."""
     from headrace.embedded import running_broker
 
@@ -139,12 +143,12 @@ def broker(settings: JobSettings) -> Finding:
         running = running_broker(settings.data_dir)
         if running is None:
             text = f"None runs on {settings.data_dir}; headrace run starts one when it needs it."
-            return Finding("broker", "good", text)
+            return CheckResult("broker", "good", text)
         address = running.address
     return _ask_broker(address, settings)
 
 
-def _ask_broker(address: str, settings: JobSettings) -> Finding:
+def _ask_broker(address: str, settings: JobSettings) -> CheckResult:
     from headrace.client import Client, ClientSettings
 
     limits = ("connect_timeout", "request_timeout", "retry_timeout")
@@ -156,24 +160,24 @@ def _ask_broker(address: str, settings: JobSettings) -> Finding:
             brokers = client.brokers()
     except HeadraceError as error:
         hint = f"Is the address right, and does a broker run there? {error.hint or ''}".strip()
-        return Finding("broker", "wrong", error.message, hint)
+        return CheckResult("broker", "wrong", error.message, hint)
     if not brokers:
         hint = "Start a broker that registers with this name server."
-        return Finding("broker", "wrong", f"The name server {address} knows no broker.", hint)
+        return CheckResult("broker", "wrong", f"The name server {address} knows no broker.", hint)
     names = ", ".join(f"{name} at {place}" for name, place in brokers.items())
-    return Finding("broker", "good", f"{address} answers: {names}")
+    return CheckResult("broker", "good", f"{address} answers: {names}")
 
 
-def ports() -> Finding:
+def ports() -> CheckResult:
     """See whether ports can be opened on loopback, and whether the broker's usual one is free."""
     if problem := _cannot_listen(0):
         hint = "Allow local connections on 127.0.0.1: Spark and the embedded broker need them."
-        return Finding("ports", "wrong", f"No port can be opened on 127.0.0.1: {problem}", hint)
+        return CheckResult("ports", "wrong", f"No port can be opened on 127.0.0.1: {problem}", hint)
     if _cannot_listen(_BROKER_PORT):
         text = f"Port {_BROKER_PORT}, the usual one of `headrace broker`, is in use."
         hint = "That is right when a broker runs there; otherwise give another one with --port."
-        return Finding("ports", "doubtful", text, hint)
-    return Finding("ports", "good", f"{_BROKER_PORT} is free on 127.0.0.1")
+        return CheckResult("ports", "doubtful", text, hint)
+    return CheckResult("ports", "good", f"{_BROKER_PORT} is free on 127.0.0.1")
 
 
 def _cannot_listen(port: int) -> str | None:
@@ -187,7 +191,7 @@ def _cannot_listen(port: int) -> str | None:
     return None
 
 
-def disk(data_dir: Path) -> Finding:
+def disk(data_dir: Path) -> CheckResult:
     """See whether the data folder can be written, and how much fits."""
     folder = data_dir.absolute()
     while not folder.exists():
@@ -198,29 +202,29 @@ def disk(data_dir: Path) -> Finding:
             pass
     except OSError as error:
         text = f"{data_dir} cannot be written: {error.strerror}."
-        return Finding(subject, "wrong", text, "Choose another folder with --data-dir.")
+        return CheckResult(subject, "wrong", text, "Choose another folder with --data-dir.")
     free = shutil.disk_usage(folder).free // _MIB
     text = f"{free:,} MiB free for {data_dir}"
     hint = "Free some space, or choose another folder with --data-dir."
     if free < 256:
-        return Finding(subject, "wrong", text, hint)
-    return Finding(
+        return CheckResult(subject, "wrong", text, hint)
+    return CheckResult(
         subject, "doubtful" if free < 2048 else "good", text, hint if free < 2048 else None
     )
 
 
-def shared_memory() -> Finding:
+def shared_memory() -> CheckResult:
     """See how much room there is for Spark's scratch files in memory."""
     subject = "scratch"
     if not _SHARED_MEMORY.is_dir():
         hint = "Batches take longer without it; nothing else changes."
-        return Finding(subject, "doubtful", f"There is no {_SHARED_MEMORY}.", hint)
+        return CheckResult(subject, "doubtful", f"There is no {_SHARED_MEMORY}.", hint)
     free = shutil.disk_usage(_SHARED_MEMORY).free // _MIB
     text = f"{free:,} MiB free in {_SHARED_MEMORY}"
     if free < 32:
         hint = "Give the machine or container more, for example docker run --shm-size=256m."
-        return Finding(subject, "doubtful", text, hint)
-    return Finding(subject, "good", text)
+        return CheckResult(subject, "doubtful", text, hint)
+    return CheckResult(subject, "good", text)
 
 
 _MARKS = {"good": ("✓", "green"), "doubtful": ("!", "yellow"), "wrong": ("✗", "bold red")}
@@ -239,7 +243,7 @@ def doctor(namesrv: NameServer = None, data_dir: DataDir = None) -> None:
     console.print("\nReady to run.", style="bold green")
 
 
-def _line(finding: Finding) -> object:
+def _line(finding: CheckResult) -> object:
     from rich.text import Text
 
     mark, style = _MARKS[finding.verdict]

@@ -105,7 +105,7 @@ def consume(
             options = PushOptions(start=start, concurrency=256, committed=committed)
             print_group(client, group, topic, options, max_messages, until_end=until_end)
             return
-        reading = _Reading(first=from_beginning, until_end=until_end, committed=committed)
+        reading = _TopicReading(first=from_beginning, until_end=until_end, committed=committed)
         asyncio.run(_print_topic(client, topic, printer, reading))
 
 
@@ -251,7 +251,7 @@ async def print_queues(client: Client, positions: Mapping[MessageQueue, int]) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
+class _TopicReading:
     """How a topic is read: where it begins and ends, and whether only what is committed."""
 
     first: bool
@@ -259,7 +259,9 @@ class _Reading:
     committed: bool
 
 
-async def _print_topic(client: Client, topic: str, printer: _Printer, reading: _Reading) -> None:
+async def _print_topic(
+    client: Client, topic: str, printer: _Printer, reading: _TopicReading
+) -> None:
     from headrace.client import AsyncPullConsumer
 
     async with asynchronous(client) as connection:

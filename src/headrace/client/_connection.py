@@ -82,7 +82,7 @@ ServerRequestHandler = Callable[[Command], Command | None]
 _LARGEST_OPAQUE = 0x7FFF_FFFF
 
 
-class Connection(asyncio.Protocol):
+class BrokerConnection(asyncio.Protocol):
     """Requests and their answers on one connection, matched by number.
 
     Answers may arrive in any order; a request of the server goes to ``on_request``.
@@ -247,7 +247,7 @@ def _code_name(code: int) -> str:
 
 async def open_connection(
     address: str, on_request: ServerRequestHandler, settings: ClientSettings
-) -> Connection:
+) -> BrokerConnection:
     """Connect to ``host:port``.
 
     Raises
@@ -267,7 +267,7 @@ async def open_connection(
     try:
         async with asyncio.timeout(timeout):
             _, connection = await loop.create_connection(
-                lambda: Connection(address, on_request, settings),
+                lambda: BrokerConnection(address, on_request, settings),
                 host,
                 int(port),
                 ssl=context,
@@ -320,8 +320,8 @@ class Session:
         self.routes: dict[str, tuple[TopicRoute, float]] = {}
         self._settings = settings
         self._on_request = on_request
-        self._connections: dict[str, Connection] = {}
-        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._connections: dict[str, BrokerConnection] = {}
+        self._connecting: dict[str, asyncio.Task[BrokerConnection]] = {}
         self._avoided: dict[str, int] = {}
         self._closed_sent = 0
         self._closed_received = 0
@@ -384,7 +384,7 @@ class Session:
         """Leave everything to the parent process, from which this one was forked."""
         _abandoned.append(self)
 
-    async def _connect(self, address: str) -> Connection:
+    async def _connect(self, address: str) -> BrokerConnection:
         # All requests that wait for one address share one attempt; a request that is cancelled
         # must not take the attempt of the others with it.
         task = self._connecting.get(address)
@@ -394,10 +394,10 @@ class Session:
             task.add_done_callback(lambda done: self._connected(address, done))
         return await asyncio.shield(task)
 
-    async def _open(self, address: str) -> Connection:
+    async def _open(self, address: str) -> BrokerConnection:
         return await open_connection(address, self._on_request, self._settings)
 
-    def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
+    def _connected(self, address: str, task: asyncio.Task[BrokerConnection]) -> None:
         self._connecting.pop(address, None)
         if task.cancelled() or task.exception() is not None:
             return

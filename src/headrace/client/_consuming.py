@@ -230,7 +230,7 @@ class Counts:
         self.running: dict[int, float] = {}
 
 
-class Processing:
+class MessageProcessing:
     """Brings single messages to the listener and acts on what it answers.
 
     Parameters
@@ -319,7 +319,7 @@ class ConcurrentWorkers:
 
     def __init__(
         self,
-        processing: Processing,
+        processing: MessageProcessing,
         count: int,
         on_failure: OnFailure,
     ) -> None:
@@ -375,7 +375,7 @@ class OrderedWorkers:
 
     def __init__(
         self,
-        processing: Processing,
+        processing: MessageProcessing,
         count: int,
         *,
         suspend: timedelta,

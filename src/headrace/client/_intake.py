@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from headrace.client.queues import MessageQueue
     from headrace.protocol.messages import StoredMessage
 
-__all__ = ["Intake", "Limits"]
+__all__ = ["QueueIntake", "IntakeLimits"]
 
 _log = logging.getLogger("headrace.client")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class IntakeLimits:
     """How much may wait or be worked on at once."""
 
     messages: int
@@ -37,7 +37,7 @@ class Limits:
     span: int
 
 
-class Intake:
+class QueueIntake:
     """Fills one process queue for each queue that is open.
 
     Caller: AsyncPushConsumer.
@@ -58,7 +58,7 @@ class Intake:
         puller: AsyncPullConsumer,
         subscriptions: Mapping[str, str],
         size: PullSize,
-        limits: Limits,
+        limits: IntakeLimits,
         *,
         on_ready: Callable[[ProcessQueue, int], None],
         on_moved: Callable[[ProcessQueue, ProcessQueue], None],

@@ -17,13 +17,13 @@ from msgspec import field
 
 from headrace.client._consuming import (
     ConcurrentWorkers,
+    MessageProcessing,
     OrderedWorkers,
-    Processing,
     SendBack,
     Workers,
 )
 from headrace.client._following import PullSize
-from headrace.client._intake import Intake, Limits
+from headrace.client._intake import IntakeLimits, QueueIntake
 from headrace.client._sharing import Sharing, Start, first_offset
 from headrace.client.membership import MemberRole, Membership, host_name, new_client_id
 from headrace.client.pulling import AsyncPullConsumer
@@ -171,7 +171,7 @@ class LocalPositions:
 _TRUSTED = 30.0
 
 
-class QueueLocks:
+class MemberLocks:
     """The queues that one member of a group has locked.
 
     Caller: AsyncPushConsumer.
@@ -291,10 +291,10 @@ class PushEngine:
         puller = AsyncPullConsumer(client, group, is_member=True, committed=options.committed)
         self._positions = _positions(puller, role.client_id, options)
         ordered = options.orderly and not options.broadcasting
-        self._locks = QueueLocks(client, group, role.client_id) if ordered else None
+        self._locks = MemberLocks(client, group, role.client_id) if ordered else None
         self._back = SendBack(client, group, options.times)
         give_back = None if options.broadcasting else self._give_back
-        self._processing = Processing(listening.hear, give_back, self._freed)
+        self._processing = MessageProcessing(listening.hear, give_back, self._freed)
         self._workers = self._make_workers()
         self._intake = self._make_intake(puller, subscriptions)
         self._committed: dict[MessageQueue, int] = {}
@@ -302,15 +302,19 @@ class PushEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._commits = 0
 
-    def _make_intake(self, puller: AsyncPullConsumer, subscriptions: Mapping[str, str]) -> Intake:
+    def _make_intake(
+        self, puller: AsyncPullConsumer, subscriptions: Mapping[str, str]
+    ) -> QueueIntake:
         options = self._options
-        return Intake(
+        return QueueIntake(
             puller,
             subscriptions,
             PullSize(
                 max_messages=options.pull_messages, max_bytes=options.pull_bytes, wait=options.wait
             ),
-            Limits(messages=options.max_messages, bytes=options.max_bytes, span=options.max_span),
+            IntakeLimits(
+                messages=options.max_messages, bytes=options.max_bytes, span=options.max_span
+            ),
             on_ready=self._workers.ready,
             on_moved=self._moved,
             on_failure=self._on_failure,
@@ -413,7 +417,7 @@ class PushEngine:
         for process in left:
             await self._workers.finish(process)
 
-    async def _retire(self, process: ProcessQueue, locks: QueueLocks) -> None:
+    async def _retire(self, process: ProcessQueue, locks: MemberLocks) -> None:
         """Keep the lock until the message that is worked on is done."""
         process.waiting.clear()
         try:
@@ -432,7 +436,7 @@ class PushEngine:
         self._run("letting-go", self._let_go(process.queue, self._locks))
         return False
 
-    async def _let_go(self, queue: MessageQueue, locks: QueueLocks) -> None:
+    async def _let_go(self, queue: MessageQueue, locks: MemberLocks) -> None:
         if queue in self._intake.open:
             process = await self._intake.stop(queue)
             process.drop()

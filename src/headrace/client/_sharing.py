@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.client.queues import MessageQueue
     from headrace.client.settings import ClientSettings
 
-__all__ = ["Owner", "Sharing", "Start", "first_offset", "start_offset"]
+__all__ = ["QueueOwner", "Sharing", "Start", "first_offset", "start_offset"]
 
 _log = logging.getLogger("headrace.client")
 
@@ -27,7 +27,7 @@ _SOON = 1.0
 Start = Literal["first", "last"] | datetime
 
 
-class Owner(Protocol):
+class QueueOwner(Protocol):
     """A consumer that reads its share of the queues."""
 
     def held(self) -> Collection[MessageQueue]:
@@ -57,7 +57,7 @@ class Sharing:
     def __init__(
         self,
         membership: Membership,
-        owner: Owner,
+        owner: QueueOwner,
         settings: ClientSettings,
         on_failure: OnFailure,
     ) -> None:

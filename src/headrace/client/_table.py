@@ -46,7 +46,7 @@ def digests_of(keys: list[bytes]) -> tuple[Int64s, Int64s]:
     return low, high
 
 
-class KeyIndex:
+class RowIndex:
     """Rows by key: open addressing, all keys of a call at once.
 
     Examples
@@ -189,7 +189,7 @@ _LARGEST = 256 << 20
 
 
 @dataclass(slots=True, eq=False)
-class _Block:
+class _RowBlock:
     """Rows that arrived together, or were put together."""
 
     number: int
@@ -219,7 +219,7 @@ class _Block:
         return self.keys.take(chosen), exact, self.bodies.take(chosen)
 
 
-class Table:
+class KeyedRows:
     r"""A table of keys and values that grows by blocks of messages; threads may share it.
 
     Memory: the bytes of keys and values with 4 to 8 bytes each, 30 to 70 bytes a key for the index,
@@ -239,8 +239,8 @@ class Table:
     def __init__(self) -> None:
         #: Messages without a key, which belong to no row.
         self.without_key = 0
-        self._index = KeyIndex()
-        self._blocks: dict[int, _Block] = {}
+        self._index = RowIndex()
+        self._blocks: dict[int, _RowBlock] = {}
         self._numbers = itertools.count()
         self._dead = 0
         self._lock = threading.Lock()
@@ -293,7 +293,7 @@ class Table:
             self.without_key += len(keys) - len(present)
             self._forget(self._index.remove(_chosen(digests, gone)))
             if len(kept):
-                block = _Block(
+                block = _RowBlock(
                     next(self._numbers),
                     queue,
                     keys.take(places),
@@ -316,7 +316,7 @@ class Table:
 
     # Inside, with the lock held
 
-    def _live(self, block: _Block) -> npt.NDArray[np.bool_]:
+    def _live(self, block: _RowBlock) -> npt.NDArray[np.bool_]:
         found: npt.NDArray[np.bool_] = self._index.find(
             digests_of(block.keys.to_pylist())
         ) == _rows(block)
@@ -331,7 +331,7 @@ class Table:
             if not block.live:
                 self._drop(block)
 
-    def _drop(self, block: _Block) -> None:
+    def _drop(self, block: _RowBlock) -> None:
         del self._blocks[block.number]
         self._dead -= len(block) - block.live
 
@@ -344,7 +344,7 @@ class Table:
             for block in [block for block in self._blocks.values() if block.sparse]:
                 self._merge([block])
 
-    def _merge(self, blocks: list[_Block]) -> None:
+    def _merge(self, blocks: list[_RowBlock]) -> None:
         """Write the live rows of blocks of one queue into one block."""
         if sum(block.size for block in blocks) > _LARGEST and len(blocks) > 1:
             return
@@ -356,7 +356,7 @@ class Table:
                 [pa.nulls(len(k), pa.binary()) if e is None else e for k, e, _ in parts]
             )
         bodies = pa.concat_arrays([part[2] for part in parts])
-        merged = _Block(next(self._numbers), blocks[0].queue, keys, exact, bodies, len(keys))
+        merged = _RowBlock(next(self._numbers), blocks[0].queue, keys, exact, bodies, len(keys))
         self._index.move(digests_of(keys.to_pylist()), _rows(merged))
         for block in blocks:
             self._drop(block)
@@ -364,7 +364,7 @@ class Table:
             self._blocks[merged.number] = merged
 
 
-def _rows(block: _Block) -> Int64s:
+def _rows(block: _RowBlock) -> Int64s:
     first = block.number << _BLOCK_SHIFT
     return np.arange(first, first + len(block), dtype=np.int64)
 

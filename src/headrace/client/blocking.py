@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Caller(Protocol):
+class LoopCaller(Protocol):
     """Runs coroutines for the blocking face: a loop in a thread, or a simulation of one."""
 
     @property
@@ -181,7 +181,7 @@ class LoopThread:
 
 
 _current: LoopThread | None = None
-_provide: Callable[[], Caller | None] | None = None
+_provide: Callable[[], LoopCaller | None] | None = None
 _starting = threading.Lock()
 # Loops of a parent process: finalising one would unregister the parent's own descriptors from the
 # epoll set that both processes share.
@@ -189,7 +189,7 @@ _inherited: list[LoopThread] = []
 
 
 @contextmanager
-def called_by(provide: Callable[[], Caller | None]) -> Iterator[None]:
+def called_by(provide: Callable[[], LoopCaller | None]) -> Iterator[None]:
     """Let blocking calls of this process be run by what ``provide`` gives at each; None: as ever.
 
     For simulations: one thread, a clock of its own, connections in memory.
@@ -202,7 +202,7 @@ def called_by(provide: Callable[[], Caller | None]) -> Iterator[None]:
         _provide = before
 
 
-def loop_thread() -> Caller:
+def loop_thread() -> LoopCaller:
     """The loop of this process, started at the first call."""
     global _current
     given = None if _provide is None else _provide()

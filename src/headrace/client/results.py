@@ -170,7 +170,7 @@ _NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _MessageRun:
     """Messages that follow one another."""
 
     offsets: npt.NDArray[np.int64]
@@ -185,18 +185,18 @@ class _Run:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def slice(self, begin: int, end: int) -> _Run:
+    def slice(self, begin: int, end: int) -> _MessageRun:
         tags = self.tags
         job = tags.job.slice(begin, end - begin)
         part = TagColumns(job, tags.batch[begin:end], tags.sequence[begin:end])
-        return _Run(self.offsets[begin:end], part)
+        return _MessageRun(self.offsets[begin:end], part)
 
     def tag(self, row: int) -> Tag | None:
         job = self.tags.job[row].as_py()
         numbers = int(self.tags.batch[row]), int(self.tags.sequence[row])
         return None if job is None else Tag(job, *numbers)
 
-    def below(self, offset: int) -> _Run:
+    def below(self, offset: int) -> _MessageRun:
         return self.slice(0, int(np.searchsorted(self.offsets, offset)))
 
 
@@ -211,7 +211,7 @@ class _Commits:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _QueueReading:
     """How far a queue was read, and what was in it."""
 
     next_offset: int
@@ -235,7 +235,7 @@ class CommittedReading:
         self._client = client
         self._pull = pull
         self._commits: dict[str, _Commits] = {}
-        self._readings: dict[MessageQueue, _Reading] = {}
+        self._readings: dict[MessageQueue, _QueueReading] = {}
         #: Whether the cluster was seen to show batches in parts.
         self._shows_parts = False
 
@@ -277,7 +277,7 @@ class CommittedReading:
             if reading is not None and follows:
                 reading.next_offset = result.next_offset
             return result, None
-        run = _Run.of(result)
+        run = _MessageRun.of(result)
         if reading is None or not follows:
             reading = await self._begin(run, result)
             self._readings[result.queue] = reading
@@ -307,9 +307,9 @@ class CommittedReading:
 
         return await AsyncAdmin(self._client).is_headrace()
 
-    async def _begin(self, run: _Run, result: PullResult) -> _Reading:
+    async def _begin(self, run: _MessageRun, result: PullResult) -> _QueueReading:
         """Begin to read a queue: find out what stands before that place."""
-        reading, queue, first = _Reading(_NOWHERE), result.queue, result.min_offset
+        reading, queue, first = _QueueReading(_NOWHERE), result.queue, result.min_offset
         known = await self._glance(run, queue, first)
         if known is not None:
             reading.messages.saw(known)
@@ -320,11 +320,11 @@ class CommittedReading:
             before = await self._pull(queue, at, _NO_WAIT)
             if before.status is not PullStatus.FOUND:
                 break
-            reading.messages.saw(_Run.of(before).below(offset).tags)
+            reading.messages.saw(_MessageRun.of(before).below(offset).tags)
             at = before.next_offset
         return reading
 
-    async def _glance(self, run: _Run, queue: MessageQueue, first: int) -> TagColumns | None:
+    async def _glance(self, run: _MessageRun, queue: MessageQueue, first: int) -> TagColumns | None:
         """Look where the first message's batch begins, if nobody else writes to the queue.
 
         With sequence s its batch began s messages before, right behind an older batch of the same
@@ -336,7 +336,7 @@ class CommittedReading:
             return None
         probe = run
         if tag.sequence or begin > first:
-            probe = _Run.of(await self._pull(queue, max(first, begin - 1), _NO_WAIT))
+            probe = _MessageRun.of(await self._pull(queue, max(first, begin - 1), _NO_WAIT))
         found = int(np.searchsorted(probe.offsets, begin))
         if found >= len(probe) or probe.tag(found) != Tag(tag.job, tag.batch, 0):
             return None
@@ -347,7 +347,9 @@ class CommittedReading:
             older = Tag(tag.job, tag.batch, tag.sequence - 1)
         return parse_tags(pa.array([] if older is None else [str(older).encode()], pa.binary()))
 
-    async def _judge(self, messages: CommittedMessages, run: _Run, wait: timedelta) -> Judged:
+    async def _judge(
+        self, messages: CommittedMessages, run: _MessageRun, wait: timedelta
+    ) -> Judged:
         deadline = asyncio.get_running_loop().time() + wait.total_seconds()
         known = {job: commits.batches.last for job, commits in self._commits.items()}
         keep: list[npt.NDArray[np.bool_]] = []
@@ -413,7 +415,7 @@ class CommittedReading:
             count *= 8
 
 
-def _chosen(result: PullResult, run: _Run, judged: Judged) -> PullResult:
+def _chosen(result: PullResult, run: _MessageRun, judged: Judged) -> PullResult:
     """Keep what is to be given out of an answer."""
     count = len(judged.keep)
     if count == len(run) and judged.keep.all():

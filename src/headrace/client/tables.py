@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.client._table import Table
+from headrace.client._table import KeyedRows
 from headrace.client.producer import AsyncProducer, SendResult
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.results import PullResult, PullStatus
@@ -81,7 +81,7 @@ class AsyncTableReader:
         self.topic = topic
         self._wait = wait
         self._puller = AsyncPullConsumer(client)
-        self._table = Table()
+        self._table = KeyedRows()
         self._positions: dict[MessageQueue, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()

@@ -21,7 +21,7 @@ from headrace.columns.functions import evaluate
 from headrace.columns.schema import WIDE
 
 __all__ = [
-    "Cells",
+    "Partials",
     "Measure",
     "avg",
     "count",
@@ -142,7 +142,7 @@ def avg(of: Expression | str) -> Measure:
 
 
 @dataclass(slots=True)
-class Cells:
+class Partials:
     """Partial results: a row per group, and where each group was seen last."""
 
     keys: list[pa.Array]
@@ -155,7 +155,7 @@ class Cells:
 
 def group(
     keys: Sequence[pa.Array], measures: Sequence[Measure], batch: pa.RecordBatch, first: int
-) -> Cells:
+) -> Partials:
     """Combine the records of a batch; ``first`` is the number of its first record."""
     columns: list[tuple[str, pa.Array | None]] = []
     for one in measures:
@@ -165,7 +165,7 @@ def group(
     return _grouped(keys, columns, numbers)
 
 
-def regroup(parts: Sequence[Cells], ways: Sequence[str]) -> Cells:
+def regroup(parts: Sequence[Partials], ways: Sequence[str]) -> Partials:
     """Combine what was combined before."""
     if len(parts) == 1:
         return parts[0]
@@ -183,7 +183,7 @@ def _joined(columns: Sequence[pa.Array]) -> pa.Array:
 
 def _grouped(
     keys: Sequence[pa.Array], columns: Sequence[tuple[str, pa.Array | None]], numbers: pa.Array
-) -> Cells:
+) -> Partials:
     names = [f"key_{i}" for i in range(len(keys))]
     arrays = {**dict(zip(names, keys, strict=True)), "number": numbers}
     wanted: list[tuple[Any, str]] = []
@@ -203,7 +203,7 @@ def _grouped(
         _narrowed(column) if way == "sum" else column
         for column, (way, _) in zip(found[ends:-1], columns, strict=True)
     ]
-    return Cells(found[:ends], cells, found[-1])
+    return Partials(found[:ends], cells, found[-1])
 
 
 def _summable(values: pa.Array) -> pa.Array:
@@ -274,13 +274,13 @@ def _greatest(left: Any, right: Any) -> Any:
     return right if right > left or left != left else left  # noqa: PLR0124
 
 
-def negated(cells: Cells, ways: Sequence[str]) -> Cells:
+def negated(cells: Partials, ways: Sequence[str]) -> Partials:
     """Turn what was added up into what is taken back."""
     turned = [
         pc.negate_checked(column) if column.type != WIDE else _turned(column)
         for column, _ in zip(cells.cells, ways, strict=True)
     ]
-    return Cells(cells.keys, turned, cells.last)
+    return Partials(cells.keys, turned, cells.last)
 
 
 def _turned(column: pa.Array) -> pa.Array:

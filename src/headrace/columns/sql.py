@@ -66,7 +66,7 @@ def parse(text: str) -> Query:
         ) from None
     if not isinstance(statement, sqlglot.exp.Select):
         raise _refused(statement, "sql() takes one select statement")
-    return _Reader(statement).query()
+    return _StatementReader(statement).query()
 
 
 def _refused(node: Any, why: str) -> TopologyError:
@@ -146,7 +146,7 @@ _CASTS = {
 }
 
 
-class _Reader:
+class _StatementReader:
     """Reads one statement; measures are gathered as they are met."""
 
     def __init__(self, statement: exp.Select) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # An assignment: which worker runs what.
 
 
-class Place(NamedTuple):
+class UnitName(NamedTuple):
     """A connector or one of its tasks, whichever copy of it."""
 
     connector: str
@@ -42,9 +42,9 @@ class Assignment:
     #: Workers that are gone, and until when (wall clock, s) what they ran waits for them.
     lost: Mapping[str, float] = field(default_factory=dict)
     #: What waits for a lost worker: it is still given to it.
-    delayed: frozenset[Place] = frozenset()
+    delayed: frozenset[UnitName] = frozenset()
     #: What is given to nobody until its old copy is gone.
-    waiting: frozenset[Place] = frozenset()
+    waiting: frozenset[UnitName] = frozenset()
 
     @classmethod
     def of(cls, made: AssignmentMade | None) -> Self:
@@ -78,7 +78,7 @@ class Assignment:
             maker=maker,
         )
 
-    def owner(self, place: Place) -> str | None:
+    def owner(self, place: UnitName) -> str | None:
         """Give the worker that is to run a connector or task; None: nobody."""
         if place.task is None:
             return self.connectors.get(place.connector)
@@ -139,7 +139,7 @@ def assign(
     >>> assign(view, {"w1", "w2"}, first, 1.0, 30.0) == first
     True
     """
-    places = [Place(unit.connector, unit.task) for unit in view.units()]
+    places = [UnitName(unit.connector, unit.task) for unit in view.units()]
     lost = _lost(view, workers, previous, now, delay)
     patient = {worker for worker, until in lost.items() if now < until}
     holders = _holders(view, {*workers, *patient})
@@ -189,20 +189,20 @@ def _lost(
     return {one: previous.lost.get(one, now + delay) for one in sorted(had - set(workers))}
 
 
-def _holders(view: ClusterView, counted: Collection[str]) -> dict[Place, set[str]]:
+def _holders(view: ClusterView, counted: Collection[str]) -> dict[UnitName, set[str]]:
     """Give the workers that may still run a copy of something."""
-    holders: dict[Place, set[str]] = {}
+    holders: dict[UnitName, set[str]] = {}
     for status in view.alive():
         if status.worker in counted:
-            holders.setdefault(Place(status.connector, status.task), set()).add(status.worker)
+            holders.setdefault(UnitName(status.connector, status.task), set()).add(status.worker)
     return holders
 
 
 def _share(
-    places: Sequence[Place],
+    places: Sequence[UnitName],
     workers: Sequence[str],
-    owners: dict[Place, str],
-    holders: Mapping[Place, set[str]],
+    owners: dict[UnitName, str],
+    holders: Mapping[UnitName, set[str]],
 ) -> None:
     """Share places of one kind among the workers; affects ``owners``."""
     if not workers:
@@ -229,7 +229,7 @@ def _share(
 
 
 def _loads(
-    workers: Iterable[str], owners: Mapping[Place, str], places: Iterable[Place]
+    workers: Iterable[str], owners: Mapping[UnitName, str], places: Iterable[UnitName]
 ) -> dict[str, int]:
     loads = dict.fromkeys(workers, 0)
     for place in places:

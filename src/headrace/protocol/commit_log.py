@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import CommitRecord
 
-__all__ = ["CommitLog", "Verdict", "newest_known", "record_key"]
+__all__ = ["CommitReader", "Verdict", "newest_known", "record_key"]
 
 #: Commit records of an epoch that compaction keeps.
 _KEPT = 64
@@ -67,7 +67,7 @@ def newest_known(records: Iterable[CommitRecord | None]) -> int:
     return max((record.stands_on for record in records if record is not None), default=0) - 1
 
 
-class CommitLog:
+class CommitReader:
     """Says what counts of a commit topic that is read from its first record on.
 
     Or from any record that counts: each record names one, see ``CommitRecord.stands_on``.

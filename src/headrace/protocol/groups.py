@@ -219,7 +219,7 @@ class ConsumeStats(JsonBody):
     consume_tps: float = 0.0
 
 
-class Connection(JsonBody):
+class ClientConnection(JsonBody):
     """A connected client."""
 
     client_id: str = ""
@@ -231,13 +231,13 @@ class Connection(JsonBody):
 class ProducerConnections(JsonBody):
     """Answer to GET_PRODUCER_CONNECTION_LIST."""
 
-    connection_set: list[Connection] = field(default_factory=list)
+    connection_set: list[ClientConnection] = field(default_factory=list)
 
 
 class ConsumerConnections(JsonBody):
     """Answer to GET_CONSUMER_CONNECTION_LIST."""
 
-    connection_set: list[Connection] = field(default_factory=list)
+    connection_set: list[ClientConnection] = field(default_factory=list)
     #: What the group reads, by topic.
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
     consume_type: str = "CONSUME_ACTIVELY"

@@ -27,7 +27,7 @@ __all__ = [
     "MAGIC_V2",
     "MIN_RECORD",
     "Int64s",
-    "Layout",
+    "BlockLayout",
     "as_bytes",
     "at_each",
     "locate",
@@ -84,7 +84,7 @@ _short_at = struct.Struct(">h").unpack_from
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class BlockLayout:
     """Where the parts of each record of a block begin and end."""
 
     starts: Int64s
@@ -243,7 +243,7 @@ def _require(holds: npt.NDArray[np.bool_], starts: Int64s, what: str) -> None:
         raise ProtocolError(f"record {bad}, at byte {int(starts[bad])} of its block, {what}")
 
 
-def locate(block: Buffer, starts: Int64s) -> Layout:
+def locate(block: Buffer, starts: Int64s) -> BlockLayout:
     """Find the parts of the records that begin at the given places and fill the block.
 
     Raises
@@ -270,7 +270,7 @@ def locate(block: Buffer, starts: Int64s) -> Layout:
     _require(property_starts <= ends, starts, what)
     size = at_each(cells, ">i2", topic_ends)
     _require((size >= 0) & (property_starts + size == ends), starts, what)
-    return Layout(
+    return BlockLayout(
         starts, head, body_starts, body_ends, topic_starts, topic_ends, property_starts, ends
     )
 

@@ -57,7 +57,7 @@ def read_registration(body: Buffer, *, compressed: bool, version: int) -> Regist
     # RocketMQ 5.3.3 packs when told to (compressedRegister), but its header says that it did not.
     if not compressed and bytes(body[:1]) != _ZLIB:
         return loads(bytes(body), RegisterBroker)
-    parts = _Parts(_unpacked(body))
+    parts = _WireParts(_unpacked(body))
     data_version = loads(parts.take(), DataVersion)
     configs = [_topic_config(parts.take()) for _ in range(parts.count())]
     filters = loads(parts.take() or b"[]", list[str])
@@ -82,7 +82,7 @@ def _unpacked(body: Buffer) -> bytes:
     return content
 
 
-class _Parts:
+class _WireParts:
     """Numbers, and texts with their lengths in front, one after the other."""
 
     def __init__(self, content: bytes) -> None:

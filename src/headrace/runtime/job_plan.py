@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from headrace.protocol.transactions import CommitRecord, QueueName
-    from headrace.runtime.commit.transactions import Transactions
+    from headrace.runtime.commit.transactions import BatchTransactions
     from headrace.runtime.state.interface import StateStore, StoreFactory
     from headrace.runtime.state.local import StateTopic
     from headrace.settings import JobSettings
@@ -99,7 +99,7 @@ class JobPlan:
 
         return made
 
-    def make_transactions(self, job: JobConnection) -> Transactions:
+    def make_transactions(self, job: JobConnection) -> BatchTransactions:
         """Make what opens, stages, commits and publishes, for the kind of cluster that it is."""
         direct = sender(job.client) if self.settings.guarantee == "at_least_once" else None
         if not self.embedded:
@@ -280,7 +280,7 @@ class JobConnection:
         return PatternTopics(self.plan.topology, Admin(self.client).topics)
 
     @cached_property
-    def transactions(self) -> Transactions:
+    def transactions(self) -> BatchTransactions:
         """Open, stage, commit, publish on this cluster."""
         return self.plan.make_transactions(self)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PlannedBatch",
-    "QueueRange",
+    "OffsetRange",
     "Split",
     "begins_with_spouts",
     "hurries",
@@ -42,7 +42,7 @@ _MESSAGES_PER_SPLIT = 5_000
 # What goes to workers has no slots: it is pickled by the names of its fields then, which workers of
 # another version find in other places.
 @dataclass(frozen=True)
-class QueueRange:
+class OffsetRange:
     """Messages of one queue with offsets from ``begin`` up to ``end``, ``end`` left out."""
 
     queue: QueueName
@@ -60,7 +60,7 @@ class Split:
     number: int
     #: Splits of the batch.
     of: int
-    ranges: tuple[QueueRange, ...]
+    ranges: tuple[OffsetRange, ...]
     #: Where the batch ends, of all queues; in the first split only.
     ends: Mapping[QueueName, int] | None = None
 
@@ -175,10 +175,10 @@ def make_splits(
     >>> [[len(part) for part in split.ranges] for split in splits]
     [[9000], [8000, 1]]
     """
-    work = [QueueRange(queue, begin, end) for queue, (begin, end) in ranges.items() if end > begin]
+    work = [OffsetRange(queue, begin, end) for queue, (begin, end) in ranges.items() if end > begin]
     total = sum(map(len, work))
     count = max(1, least, min(most, len(work), math.ceil(total / _MESSAGES_PER_SPLIT)))
-    loads: list[list[QueueRange]] = [[] for _ in range(count)]
+    loads: list[list[OffsetRange]] = [[] for _ in range(count)]
     sizes = [0] * count
     for part in sorted(work, key=lambda part: (-len(part), part.queue)):
         smallest = sizes.index(min(sizes))

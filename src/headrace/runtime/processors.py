@@ -70,7 +70,7 @@ class Edge(Protocol):
         """Give everything taken so far, by kind and partition."""
 
 
-class Combiner(Protocol):
+class EdgeCombiner(Protocol):
     """Makes partial results of records before they are shuffled."""
 
     def add(self, chunk: Chunk) -> None:
@@ -131,7 +131,7 @@ class RecordEdge:
 class CombinedEdge:
     """Sends what a combiner makes of the records: one partial result per key and task."""
 
-    def __init__(self, combiner: Combiner) -> None:
+    def __init__(self, combiner: EdgeCombiner) -> None:
         self._combiner = combiner
 
     def add(self, chunk: Chunk) -> None:

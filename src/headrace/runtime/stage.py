@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.control import Control
     from headrace.runtime.event_time.watermarks import TaskWatermark, Watermark
-    from headrace.runtime.sources.messages import SourceTask
+    from headrace.runtime.sources.messages import TaskPort
     from headrace.topology import StagePlan
     from headrace.topology.operators.core import ThroughSource
 
@@ -210,7 +210,7 @@ class ThroughReader(SourceReader):
     """
 
     def __init__(
-        self, source: ThroughSource, task: SourceTask, *, job: str, forwards_headers: bool
+        self, source: ThroughSource, task: TaskPort, *, job: str, forwards_headers: bool
     ) -> None:
         super().__init__(source, task, forwards_headers=forwards_headers)
         self._job = job.encode()

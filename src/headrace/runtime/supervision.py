@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
 
-__all__ = ["Retry", "RetryPolicy", "Standing", "after_failure", "given_up"]
+__all__ = ["TryAgain", "RetryPolicy", "FailureRecord", "after_failure", "given_up"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class FailureRecord:
     """What a supervisor remembers of failures."""
 
     #: Last committed batch when the job failed last.
@@ -46,17 +46,17 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class TryAgain:
     """Roll back, wait, and try again."""
 
-    standing: Standing
+    standing: FailureRecord
     #: Seconds to wait.
     pause: float
 
 
 def after_failure(
-    policy: RetryPolicy, standing: Standing, batch: int, error: HeadraceError
-) -> Retry | None:
+    policy: RetryPolicy, standing: FailureRecord, batch: int, error: HeadraceError
+) -> TryAgain | None:
     """Decide what follows a failure; None to stop.
 
     Parameters
@@ -85,10 +85,10 @@ def after_failure(
     True
     """
     progress = batch > standing.batch
-    now = Standing(batch=batch, failures=1 if progress else standing.failures + 1)
+    now = FailureRecord(batch=batch, failures=1 if progress else standing.failures + 1)
     if not error.retriable or now.failures > policy.retries:
         return None
-    return Retry(now, policy.pause(now.failures))
+    return TryAgain(now, policy.pause(now.failures))
 
 
 def given_up(policy: RetryPolicy, batch: int, error: HeadraceError) -> HeadraceError:

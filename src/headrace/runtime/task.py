@@ -1,7 +1,7 @@
 """Tasks: one stage for one partition of one batch, from blocks to blocks.
 
 An executor (Spark, or the test driver) brings the blocks and takes the results; everything that
-a task does to the outside goes through :class:`~headrace.runtime.commit.transactions.Transactions` and the
+a task does to the outside goes through :class:`~headrace.runtime.commit.transactions.BatchTransactions` and the
 state copies.
 """
 
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from headrace.topology import StagePlan
     from headrace.topology.operators.core import Operator
 
-__all__ = ["Task", "TaskContext", "guarded"]
+__all__ = ["Task", "RuntimeContext", "guarded"]
 
 
 @dataclass(slots=True)
-class TaskContext:
+class RuntimeContext:
     """What operators and sinks of one task see of it."""
 
     control: Control
@@ -234,7 +234,7 @@ class Task:
         Takes what is staged.
     """
 
-    def __init__(self, context: TaskContext, attempt: Attempt, writer: StageWriter) -> None:
+    def __init__(self, context: RuntimeContext, attempt: Attempt, writer: StageWriter) -> None:
         self._context = context
         self._attempt = attempt
         self._writer = writer
@@ -262,7 +262,7 @@ class Task:
         self._runner.feed(inputs)
 
     @property
-    def context(self) -> TaskContext:
+    def context(self) -> RuntimeContext:
         """What the operators of the task see of it."""
         return self._context
 

@@ -29,13 +29,13 @@ from headrace.runtime.event_time.silence import committed_time
 from headrace.runtime.sources.starts import starting_offsets
 from headrace.runtime.standing import IN, OUT
 from headrace.runtime.state.steps import settled_record
-from headrace.runtime.supervision import RetryPolicy, Standing, after_failure, given_up
+from headrace.runtime.supervision import FailureRecord, RetryPolicy, after_failure, given_up
 from headrace.runtime.time_limit import hanging_line, patience, read_traces
 from headrace.runtime.user_code.failures import raise_failure
 from headrace.spark.causes import TaskWatch
 from headrace.spark.dead_session import end_session, forget_dead_session
 from headrace.spark.session import checkpoint_folder, get_session, log_file
-from headrace.spark.source import Launch, blocks_of, failure_of, run_query
+from headrace.spark.source import QueryStart, blocks_of, failure_of, run_query
 from headrace.spark.ticks import run_ticking
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ class JobDriver:
         self._life = 0
         self._stopping = threading.Event()
         #: The query that runs, or ran last.
-        self._run = _Run(0)
+        self._run = _QueryRun(0)
         #: The last commit.
         self.record: CommitRecord | None = None
         #: What ended the job, if it did not end in order.
@@ -314,7 +314,7 @@ class JobDriver:
 
     def supervise(self) -> None:
         """Run until :meth:`stop`, or until a failure that no further try may mend."""
-        standing = Standing()
+        standing = FailureRecord()
         opened = True
         while not self._stopping.is_set():
             try:
@@ -370,7 +370,7 @@ class JobDriver:
 
     def _run_query(self) -> None:
         assert self.record is not None
-        launch = Launch(
+        launch = QueryStart(
             handle=self._handle,
             epoch=self._epoch,
             life=self._life,
@@ -378,7 +378,7 @@ class JobDriver:
             queues=self._queues,
             splits=self._settings.partitions,
         )
-        run = self._run = _Run(self._epoch)
+        run = self._run = _QueryRun(self._epoch)
         if self._stopping.is_set():
             run.ends.set()
         with checkpoint_folder() as folder:
@@ -399,7 +399,7 @@ class JobDriver:
         if run.failure is not None:
             raise run.failure
 
-    def _query(self, run: _Run, launch: Launch, checkpoint: str) -> None:
+    def _query(self, run: _QueryRun, launch: QueryStart, checkpoint: str) -> None:
         if self._ticks is None:
             settings = self._settings
             start = partial(
@@ -420,7 +420,7 @@ class JobDriver:
         with self._progress:
             return self._progress.wait_for(lambda: self.batch >= batch, seconds)
 
-    def _wait(self, run: _Run, seconds: float) -> bool:
+    def _wait(self, run: _QueryRun, seconds: float) -> bool:
         """Wait until the query must end; look for a batch whose alarm did not break it off."""
         run.looked = None
         if run.ends.wait(seconds):
@@ -451,7 +451,7 @@ class JobDriver:
             line=line,
         )
 
-    def _on_batch(self, run: _Run, frame: Batch, _: int) -> None:
+    def _on_batch(self, run: _QueryRun, frame: Batch, _: int) -> None:
         """Collect what the tasks report (the batch's one action) and commit it.
 
         A failure is kept for the supervisor, which stops the query: raised here, it would come
@@ -477,7 +477,7 @@ class JobDriver:
         finally:
             run.began = None
 
-    def _commit(self, run: _Run, blocks: list[Block]) -> None:
+    def _commit(self, run: _QueryRun, blocks: list[Block]) -> None:
         assert self.record is not None
         clock = int(time.time() * 1000)
         elsewhere = None if self._ticks is None else self._ticks.elsewhere
@@ -497,7 +497,7 @@ class JobDriver:
         self._committed(end.record, summaries)
 
 
-class _Run:
+class _QueryRun:
     """One query from its start to its end; its batch function may outlive it."""
 
     def __init__(self, epoch: int) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from headrace.runtime.blocks import Block
-    from headrace.runtime.planning import QueueRange
+    from headrace.runtime.planning import OffsetRange
     from headrace.spark.plans import PlanHandle
     from headrace.spark.ticks import TickedBatch
 
@@ -179,7 +179,7 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def message_frame(
     session: SparkSession,
     batch: TickedBatch,
-    parts: Sequence[Sequence[QueueRange]],
+    parts: Sequence[Sequence[OffsetRange]],
     *,
     headers: bool,
 ) -> DataFrame:
@@ -188,7 +188,7 @@ def message_frame(
     return numbers.mapInArrow(_reading(batch.handle, parts, headers=headers), _MESSAGES)
 
 
-def _reading(handle: PlanHandle, parts: Sequence[Sequence[QueueRange]], *, headers: bool) -> Stage:
+def _reading(handle: PlanHandle, parts: Sequence[Sequence[OffsetRange]], *, headers: bool) -> Stage:
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         job = connection(handle)
         for batch in numbers:
@@ -278,7 +278,7 @@ Offset = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadPlan:
     """What the next batch reads."""
 
     rows: DataFrame
@@ -292,7 +292,7 @@ class Planner(Protocol):
     #: Names the source's one partition.
     partition: Mapping[str, Any]
 
-    def plan(self, session: SparkSession, offset: Offset | None) -> Plan | None:
+    def plan(self, session: SparkSession, offset: Offset | None) -> ReadPlan | None:
         """Plan what stands behind an offset; None where there is nothing."""
 
 
@@ -331,7 +331,7 @@ class SparkReads:
         self._committed = committed
         self._planner = planner_of(order)
         self._name = orjson.dumps(self._planner.partition, option=orjson.OPT_SORT_KEYS).decode()
-        self._next: Plan | None = None
+        self._next: ReadPlan | None = None
         self._idle_until = 0.0
 
     def wait(self, seconds: float) -> Sequence[str] | None:
@@ -370,7 +370,7 @@ _GLOB = re.compile(r"[{}\[\]*?\\]")
 def planner_of(order: Mapping[str, Any]) -> Planner:
     """Choose how a source is read."""
     ways: Mapping[str, Callable[[Mapping[str, Any]], Planner]]
-    ways = {"files": _Files, "column": _ByColumn, "once": _Once}
+    ways = {"files": _FolderFiles, "column": _ByColumn, "once": _Once}
     return ways[order["read"]](order)
 
 
@@ -402,7 +402,7 @@ def _intake(order: Mapping[str, Any]) -> list[Column]:
     return [made.get(name, f.lit(None)).cast(kind).alias(name) for name, kind in INTAKE.items()]
 
 
-class _Files:
+class _FolderFiles:
     """Files of a folder, each whole and once.
 
     The offset holds the files that are done, as long as they are remembered, and the time before
@@ -413,7 +413,7 @@ class _Files:
         self._order = order
         self.partition: Mapping[str, Any] = {"path": order["path"]}
 
-    def plan(self, session: SparkSession, offset: Offset | None) -> Plan | None:
+    def plan(self, session: SparkSession, offset: Offset | None) -> ReadPlan | None:
         done: dict[str, list[int]] = dict((offset or {}).get("files", {}))
         horizon: int = (offset or {}).get("before", 0)
         chosen: list[str] = []
@@ -435,7 +435,7 @@ class _Files:
         newest = max(changed for changed, _ in done.values())
         horizon = max(horizon, newest - round(1000 * self._order["remember.ms"]))
         files = {name: place for name, place in done.items() if place[0] >= horizon}
-        return Plan(_load(session, order, chosen), {"before": horizon, "files": files})
+        return ReadPlan(_load(session, order, chosen), {"before": horizon, "files": files})
 
     def _listed(self, session: SparkSession) -> list[tuple[str, int, int]]:
         """List files that are finished, the oldest first."""
@@ -466,7 +466,7 @@ class _ByColumn:
             "column": self._column,
         }
 
-    def plan(self, session: SparkSession, offset: Offset | None) -> Plan | None:
+    def plan(self, session: SparkSession, offset: Offset | None) -> ReadPlan | None:
         rows = _load(session, self._order, None)
         if self._column not in rows.columns:
             message = f"There is no column {self._column!r}, but {', '.join(rows.columns)}."
@@ -484,7 +484,7 @@ class _ByColumn:
         if row["last"] is None:
             return None
         end = _literal(row["last"], kind, times=times)
-        return Plan(rows.filter(rising <= end), {"after": row["last"]})
+        return ReadPlan(rows.filter(rising <= end), {"after": row["last"]})
 
 
 def _literal(value: Any, kind: Any, *, times: bool) -> Column:
@@ -500,10 +500,10 @@ class _Once:
         what = order.get("path") or options.get("dbtable") or options.get("query") or ""
         self.partition: Mapping[str, Any] = {"format": order["format"], "of": what}
 
-    def plan(self, session: SparkSession, offset: Offset | None) -> Plan | None:
+    def plan(self, session: SparkSession, offset: Offset | None) -> ReadPlan | None:
         if offset is not None:
             return None
-        return Plan(_load(session, self._order, None), {"done": True})
+        return ReadPlan(_load(session, self._order, None), {"done": True})
 
 
 # What Spark writes for a sink task: each batch before its commit.
@@ -545,7 +545,7 @@ class SparkWrites:
             self._write(session, batch, ranges)
         return reported(batch, sum(map(len, ranges)))
 
-    def _write(self, session: SparkSession, batch: TickedBatch, ranges: list[QueueRange]) -> None:
+    def _write(self, session: SparkSession, batch: TickedBatch, ranges: list[OffsetRange]) -> None:
         order = self._order
         most = session.sparkContext.defaultParallelism
         spans = {one.queue: (one.begin, one.end) for one in ranges}

@@ -124,7 +124,7 @@ class BatchOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Launch:
+class QueryStart:
     """One start of a job's query: the epoch that it runs in and where it goes on."""
 
     handle: PlanHandle
@@ -160,7 +160,7 @@ class SplitPartition(InputPartition):
 class JobSource(DataSource):
     """All source topics of one job, with its first stage; not for use by hand."""
 
-    launch: Launch
+    launch: QueryStart
 
     @classmethod
     def name(cls) -> str:
@@ -179,7 +179,7 @@ class JobSource(DataSource):
 class JobReader(DataSourceStreamReader):
     """Plans batches from the last commit, and runs the first stage on what they span."""
 
-    def __init__(self, launch: Launch, idle_wait: int = _IDLE_WAIT) -> None:
+    def __init__(self, launch: QueryStart, idle_wait: int = _IDLE_WAIT) -> None:
         self._launch = launch
         self._idle_wait = idle_wait
         #: Writable queues of every topic that the job writes.
@@ -458,7 +458,7 @@ _LOOK_SECONDS = 0.2
 
 def run_query(
     session: SparkSession,
-    launch: Launch,
+    launch: QueryStart,
     *,
     stages: int,
     partitions: int,

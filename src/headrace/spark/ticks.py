@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.planning import Split
     from headrace.spark.plans import PlanHandle
-    from headrace.spark.source import Launch
+    from headrace.spark.source import QueryStart
 
 __all__ = [
     "Batch",
@@ -142,7 +142,7 @@ class Ticks:
 
 def run_ticking(
     session: SparkSession,
-    launch: Launch,
+    launch: QueryStart,
     *,
     ticks: Ticks,
     stages: int,

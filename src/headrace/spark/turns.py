@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Kind", "Pace", "TurnTaker", "Turns"]
+__all__ = ["JobBatches", "BatchPace", "TurnTaker", "Turns"]
 
 #: Whoever waits looks so often whether it still must, s.
 _LOOK_SECONDS = 0.2
@@ -36,7 +36,7 @@ _FIRST_RECORDS, _FEWEST_RECORDS = 10_000, 1_000
 _WEIGHT = 0.25
 
 
-class Kind(Enum):
+class JobBatches(Enum):
     """What is known of a job's batches."""
 
     QUICK = "quick"
@@ -76,7 +76,7 @@ class Turns:
         #: Those that have a turn.
         self._running: list[_Turn] = []
         #: What had been used, s, by each kind's last that had a turn: nobody saves up more.
-        self._used = dict.fromkeys(Kind, 0.0)
+        self._used = dict.fromkeys(JobBatches, 0.0)
 
     def taker(self, lasting: float) -> TurnTaker:
         """Return what a job takes its turns by.
@@ -130,7 +130,7 @@ class Turns:
 
 
 @dataclass(slots=True)
-class Pace:
+class BatchPace:
     """How many records a batch may have, so that it is not long what others wait for.
 
     Examples
@@ -169,24 +169,24 @@ class TurnTaker:
     #: Whether the last one had all that there was, and that was not much.
     live: bool = False
     #: How many records the next one may have, where the driver chooses.
-    pace: Pace = field(default_factory=Pace)
+    pace: BatchPace = field(default_factory=BatchPace)
     #: Of which kind it was when it last asked.
-    joined: Kind | None = None
+    joined: JobBatches | None = None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> JobBatches:
         """Tell what is known of its batches."""
         if self.usual is None:
-            return Kind.ON_TRIAL
+            return JobBatches.ON_TRIAL
         quick = self.usual < (_LIVE_SECONDS if self.live else _QUICK_SECONDS)
-        return Kind.QUICK if quick else Kind.SLOW
+        return JobBatches.QUICK if quick else JobBatches.SLOW
 
     @property
     def kept_seconds(self) -> float:
         """Tell how long it keeps a turn for which others wait."""
         if self.usual is None:
             return min(self.lasting, _TRIAL_SECONDS)
-        if self.kind is Kind.SLOW:
+        if self.kind is JobBatches.SLOW:
             return self.lasting
         return min(self.lasting, max(_KEPT_SECONDS, _KEPT_TIMES * self.usual))
 
@@ -205,7 +205,7 @@ class TurnTaker:
         self.live = records < min(self.pace.most, _FIRST_RECORDS)
         self.pace.note(records, self.last)
 
-    def join(self, kind: Kind, used: float) -> None:
+    def join(self, kind: JobBatches, used: float) -> None:
         """Ask among those of a kind, of which the last that had a turn has used so much, s."""
         self.used = max(self.used, used) if kind is self.joined else used
         self.joined = kind
@@ -225,7 +225,7 @@ class _Turn:
     """What one batch waits for."""
 
     taker: TurnTaker
-    kind: Kind
+    kind: JobBatches
     #: Nobody takes it from it before that time.
     until: float = 0.0
     come: threading.Event = field(default_factory=threading.Event)

@@ -21,8 +21,8 @@ from headrace.protocol.properties import encode_properties
 from headrace.runtime.commit.transactions import Attempt
 from headrace.runtime.state.home import StateTopicReader
 from headrace.runtime.state.local import LocalCopies
+from headrace.runtime.task import RuntimeContext as RuntimeContext
 from headrace.runtime.task import Task
-from headrace.runtime.task import TaskContext as RuntimeContext
 from headrace.runtime.time_limit import patience, time_limit, traced
 from headrace.runtime.user_code.errors import Original
 from headrace.spark.plans import unpickle_plan

@@ -13,7 +13,7 @@ from headrace.store.index import UNIT, IndexFiles, IndexView, QueueIndex, QueueK
 from headrace.store.replication.following import EpochTable
 from headrace.store.state import LogState, QueueState
 
-__all__ = ["Catalog", "CatalogView", "Remake"]
+__all__ = ["QueueCatalog", "CatalogView", "Remake"]
 
 Remake = Callable[[QueueKey, int, int, int], "Units | None"]
 """Makes units of a queue again, from one offset to before another, from a log position on."""
@@ -31,7 +31,7 @@ class CatalogView:
     views: dict[QueueKey, IndexView]
 
 
-class Catalog:
+class QueueCatalog:
     """All queues of a store.
 
     The writer lays units down out of sight, then publishes a whole group under the lock: a

@@ -27,7 +27,7 @@ from headrace.store.index import UNIT
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
-    from headrace.store.catalog import Catalog
+    from headrace.store.catalog import QueueCatalog
     from headrace.store.index import IndexView, QueueIndex, Units
     from headrace.store.log import CommitLog
     from headrace.store.settings import StoreSettings
@@ -276,7 +276,11 @@ class Saving:
     """Hands snapshots to the checkpointer in time. Caller: who has the writer's turn."""
 
     def __init__(
-        self, log: CommitLog, catalog: Catalog, checkpointer: Checkpointer, settings: StoreSettings
+        self,
+        log: CommitLog,
+        catalog: QueueCatalog,
+        checkpointer: Checkpointer,
+        settings: StoreSettings,
     ) -> None:
         self._log = log
         self._catalog = catalog

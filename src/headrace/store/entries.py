@@ -255,7 +255,7 @@ def fence_sizes(size: int) -> list[int]:
 _WINDOW = 16 * 1024 * 1024
 
 
-class Source(Protocol):
+class ScanSource(Protocol):
     """What a window looks into: a segment, or a file that is only inspected."""
 
     @property
@@ -273,7 +273,7 @@ class Source(Protocol):
 class Window:
     """A stretch of one segment in memory, read again further on when an entry needs it."""
 
-    def __init__(self, segment: Source) -> None:
+    def __init__(self, segment: ScanSource) -> None:
         self._segment = segment
         self._start = segment.base
         self._content = bytearray()

@@ -244,7 +244,7 @@ class WriterCounters:
 
 
 @dataclass(slots=True)
-class Group:
+class WriteGroup:
     """What is being written, and how to undo it."""
 
     begin: int
@@ -332,7 +332,7 @@ class QueueIndex:
     """The index of one queue.
 
     Only the writer thread changes it.  Units are laid down behind ``max_offset`` first, where no
-    reader looks; :class:`~headrace.store.catalog.Catalog` publishes them under its lock.
+    reader looks; :class:`~headrace.store.catalog.QueueCatalog` publishes them under its lock.
     """
 
     __slots__ = (

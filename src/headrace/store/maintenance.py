@@ -20,7 +20,7 @@ from headrace.store.state import read_state
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
-    from headrace.store.catalog import Catalog
+    from headrace.store.catalog import QueueCatalog
     from headrace.store.checkpoint import Checkpointer
     from headrace.store.compaction import CompactionReport
     from headrace.store.fileops import FileOps
@@ -104,7 +104,7 @@ class Retention:
     def __init__(
         self,
         log: CommitLog,
-        catalog: Catalog,
+        catalog: QueueCatalog,
         checkpointer: Checkpointer,
         writer: Writer,
         *,
@@ -317,7 +317,7 @@ class Upkeep:
     ) -> None:
         self._clock_path = path / "clock"
         self._ops = ops
-        self._catalog: Catalog = parts.catalog
+        self._catalog: QueueCatalog = parts.catalog
         self._writer = parts.writer
         self._logs: QueueLogs = parts.queue_logs
         self._interval = settings.maintenance_interval.total_seconds()

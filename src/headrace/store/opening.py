@@ -13,7 +13,7 @@ import numpy as np
 from headrace.protocol.layout import record_starts
 from headrace.protocol.records import Records, record_sizes
 from headrace.protocol.stamps import tag_hashes
-from headrace.store.catalog import Catalog
+from headrace.store.catalog import QueueCatalog
 from headrace.store.checkpoint import Checkpointer, Saving
 from headrace.store.entries import Entry, EntryKind, parse_losses, scan
 from headrace.store.index import UNIT, Units
@@ -93,7 +93,7 @@ class StoreParts:
     """The parts of an open store; the writer has yet to be started."""
 
     log: CommitLog
-    catalog: Catalog
+    catalog: QueueCatalog
     staging: Staging
     checkpointer: Checkpointer
     writer: Writer
@@ -115,7 +115,7 @@ def open_parts(
     discard(path / "log", ops)
     segment_size, reserve = settings.segment_size, settings.min_free_space
     log = CommitLog(path / "log", ops, segment_size=segment_size, min_free_space=reserve)
-    catalog = Catalog(path / "index", settings.index_file_units, partial(remake_units, log))
+    catalog = QueueCatalog(path / "index", settings.index_file_units, partial(remake_units, log))
     file_units, marks = settings.index_file_units, settings.unit_marks
     checkpoint = path / "checkpoint"
     try:

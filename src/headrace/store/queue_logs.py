@@ -20,7 +20,7 @@ from headrace.store.index import folder_names, queue_folder
 from headrace.store.log import GoneError
 
 if TYPE_CHECKING:
-    from headrace.store.catalog import Catalog
+    from headrace.store.catalog import QueueCatalog
     from headrace.store.compaction import CompactionSettings, StoreClock
     from headrace.store.index import IndexView, QueueIndex, QueueKey
 
@@ -142,7 +142,7 @@ class QueueLogs:
             else:
                 self._ops.remove_tree(queue_folder(self.folder, index.key, index.birth))
 
-    def begin(self, catalog: Catalog) -> None:
+    def begin(self, catalog: QueueCatalog) -> None:
         """Clear away what no queue needs, and cut what the commit log lost.
 
         Caller: the opening of the store, before anything is written.

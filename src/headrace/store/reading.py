@@ -18,7 +18,7 @@ from headrace.store.compacted_reading import Cut, QueuePositions, cut_queues
 from headrace.store.log import GoneError, looking_again
 
 if TYPE_CHECKING:
-    from headrace.store.catalog import Catalog
+    from headrace.store.catalog import QueueCatalog
     from headrace.store.compacted_reading import OldParts
     from headrace.store.entries import Verification
     from headrace.store.fileops import Buffer
@@ -209,7 +209,7 @@ class Reader:
     """All questions about stored messages; any thread may ask."""
 
     def __init__(
-        self, log: CommitLog, catalog: Catalog, verification: Verification, old_parts: OldParts
+        self, log: CommitLog, catalog: QueueCatalog, verification: Verification, old_parts: OldParts
     ) -> None:
         self._log = log
         self._catalog = catalog

@@ -43,7 +43,7 @@ from headrace.store.replication.following import EpochTable
 from headrace.store.state import decode_state
 
 if TYPE_CHECKING:
-    from headrace.store.catalog import Catalog
+    from headrace.store.catalog import QueueCatalog
     from headrace.store.fileops import FileOps
     from headrace.store.index import QueueIndex, QueueKey
     from headrace.store.log import CommitLog, Segment
@@ -62,7 +62,7 @@ class Replay:
     """Indexes the entries of the log, in order."""
 
     log: CommitLog
-    catalog: Catalog
+    catalog: QueueCatalog
     unit_marks: bool = True
     #: In the copy of another log: what lies behind was maybe never on this disk.
     certain_to: int | None = None
@@ -305,7 +305,7 @@ class RecoveryReport:
 
 def recover(
     log: CommitLog,
-    catalog: Catalog,
+    catalog: QueueCatalog,
     checkpoint_path: Path,
     ops: FileOps,
     *,
@@ -366,7 +366,7 @@ def _forget(checkpoint_path: Path, ops: FileOps) -> None:
 
 
 def _adopt(
-    log: CommitLog, catalog: Catalog, checkpoint: LoadedCheckpoint | None, file_units: int
+    log: CommitLog, catalog: QueueCatalog, checkpoint: LoadedCheckpoint | None, file_units: int
 ) -> int | None:
     """Take the indexes of a checkpoint; its position, or None when it is of no use."""
     if checkpoint is None or checkpoint.table.file_units != file_units:
@@ -414,7 +414,7 @@ def _no_state(segment: Segment, why: str) -> CorruptLogError:
     )
 
 
-def _raise_minimums(log: CommitLog, catalog: Catalog) -> None:
+def _raise_minimums(log: CommitLog, catalog: QueueCatalog) -> None:
     """Let queues begin where the log does: a crash may have come between it and a checkpoint."""
     begin, minimums = log.begin, {}
     for view in catalog.views():

@@ -22,7 +22,7 @@ from headrace.store.log import GoneError, looking_again
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
-    from headrace.store.catalog import Catalog
+    from headrace.store.catalog import QueueCatalog
     from headrace.store.compaction import QueueLog
     from headrace.store.index import IndexView, QueueIndex, QueueKey, Units
     from headrace.store.log import CommitLog
@@ -95,7 +95,7 @@ class Reput:
     def __init__(
         self,
         log: CommitLog,
-        catalog: Catalog,
+        catalog: QueueCatalog,
         logs: QueueLogs,
         slices: Callable[[Units], list[memoryview]],
         handed_on: int,

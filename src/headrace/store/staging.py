@@ -401,7 +401,7 @@ class UnitPlan:
         return len(self._groups) + len(self._extra)
 
     def __iter__(self) -> Iterator[Piece]:
-        files = _Files(self._ops)
+        files = _StagedFiles(self._ops)
         try:
             for key, group in self._groups:
                 yield _copy(key, group, files)
@@ -424,7 +424,7 @@ def _grouped(runs: list[StagedRun]) -> Iterator[list[StagedRun]]:
     yield group
 
 
-def _copy(key: QueueKey, group: list[StagedRun], files: _Files) -> Piece:
+def _copy(key: QueueKey, group: list[StagedRun], files: _StagedFiles) -> Piece:
     content = bytearray(sum(run.size for run in group))
     view = memoryview(content)
     starts = []
@@ -437,7 +437,7 @@ def _copy(key: QueueKey, group: list[StagedRun], files: _Files) -> Piece:
     return Piece(key, records, np.concatenate([run.tags for run in group]))
 
 
-class _Files:
+class _StagedFiles:
     """Staged files, each opened once for a unit."""
 
     def __init__(self, ops: FileOps) -> None:

@@ -22,7 +22,7 @@ from headrace.protocol.records import record_sizes
 from headrace.protocol.stamps import stamp_records
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, UNTAGGED, EntryKind
 from headrace.store.fileops import FileOps, write_error
-from headrace.store.index import Group, QueueKey, WriterCounters
+from headrace.store.index import QueueKey, WriteGroup, WriterCounters
 from headrace.store.requests import (
     AloneRequest,
     AppendRequest,
@@ -42,7 +42,7 @@ from headrace.store.state import encode_state
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
-    from headrace.store.catalog import Catalog
+    from headrace.store.catalog import QueueCatalog
     from headrace.store.checkpoint import Saving
     from headrace.store.log import CommitLog, Segment
     from headrace.store.requests import SideUnit
@@ -59,7 +59,7 @@ class EntryWriter:
     def __init__(
         self,
         log: CommitLog,
-        catalog: Catalog,
+        catalog: QueueCatalog,
         staging: Staging,
         ops: FileOps,
         *,
@@ -71,14 +71,14 @@ class EntryWriter:
         self._ops = ops
         self._unit_marks = unit_marks
         #: The unit that is being written: where it begins, and its group.
-        self._open_unit: tuple[int, Group] | None = None
+        self._open_unit: tuple[int, WriteGroup] | None = None
         #: Host and port that records name as the place where they are stored.
         self.store_host = ("127.0.0.1", 0)
         #: Highest store time so far, ms since 1970.
         self.timestamp = 0
         log.state = self._state
 
-    def appends(self, group: Group, request: AppendRequest) -> list[AppendResult]:
+    def appends(self, group: WriteGroup, request: AppendRequest) -> list[AppendResult]:
         """Write records of some queues."""
         results = []
         for append in request.appends:
@@ -86,7 +86,7 @@ class EntryWriter:
             results.append(AppendResult(offset, position, group.timestamp))
         return results
 
-    def unit(self, group: Group, request: UnitRequest) -> UnitResult:
+    def unit(self, group: WriteGroup, request: UnitRequest) -> UnitResult:
         """Write staged parts and some more records as one unit."""
         runs = [run for key in request.keys for run in self._staging.runs(key)]
         plan = UnitPlan(runs, request.extra, self._ops)
@@ -112,7 +112,7 @@ class EntryWriter:
             offsets={key: self._catalog.next_offset(key) for key in keys},
         )
 
-    def join(self, group: Group, side: SideUnit) -> UnitResult | None:
+    def join(self, group: WriteGroup, side: SideUnit) -> UnitResult | None:
         """Take a unit that was written beside the log into it; None when it no longer fits."""
         offsets = side.first_offsets
         if any(self._catalog.next_offset(key) != first for key, first in offsets.items()):
@@ -138,7 +138,7 @@ class EntryWriter:
         self._log.place(len(name))
         self._log.add(kind, name)
 
-    def _write_pieces(self, group: Group, plan: UnitPlan, unit: int) -> dict[QueueKey, int]:
+    def _write_pieces(self, group: WriteGroup, plan: UnitPlan, unit: int) -> dict[QueueKey, int]:
         """Write the records of a unit; the first offset in each queue."""
         first_offsets: dict[QueueKey, int] = {}
         for number, piece in enumerate(plan):
@@ -165,7 +165,7 @@ class EntryWriter:
         self._log.add(kind, b"", count, unit)
         return position
 
-    def _write(self, group: Group, piece: Piece, unit: int) -> tuple[int, int]:
+    def _write(self, group: WriteGroup, piece: Piece, unit: int) -> tuple[int, int]:
         """Stamp a piece and add it as an entry; its first offset and its position."""
         records = piece.records
         payload, count = records.data, len(records.starts)
@@ -201,7 +201,7 @@ class Writer:
     def __init__(
         self,
         log: CommitLog,
-        catalog: Catalog,
+        catalog: QueueCatalog,
         staging: Staging,
         saving: Saving,
         *,
@@ -445,7 +445,7 @@ class Writer:
             request.future.set_result(result)
         self._notify(group)
 
-    def _commit(self, future: Future[Any], write: Callable[[Group], Any]) -> None:
+    def _commit(self, future: Future[Any], write: Callable[[WriteGroup], Any]) -> None:
         """Write one thing that stands alone, and sync it in every mode."""
         if not future.set_running_or_notify_cancel():
             return
@@ -473,10 +473,10 @@ class Writer:
             return
         request.future.set_result(result)
 
-    def _begin(self) -> Group:
+    def _begin(self) -> WriteGroup:
         # Store times never fall, so that a search by time finds its way.
         self.last_timestamp = max(self.last_timestamp, self._clock())
-        return Group(self._log.end, self.last_timestamp)
+        return WriteGroup(self._log.end, self.last_timestamp)
 
     def _require_working(self) -> None:
         if self.failure is not None:
@@ -505,7 +505,7 @@ class Writer:
         self._sync_time = time.monotonic()
         self.counters.syncs += 1
 
-    def _publish(self, group: Group) -> None:
+    def _publish(self, group: WriteGroup) -> None:
         self.saving.before_change()
         self._catalog.publish(group.touched, self._log.end)
         if self.on_publish is not None:
@@ -515,7 +515,7 @@ class Writer:
         self.counters.units += group.units
         self.counters.bytes += self._log.end - group.begin
 
-    def _notify(self, group: Group) -> None:
+    def _notify(self, group: WriteGroup) -> None:
         if self._on_append is not None and group.touched:
             self.tell([index.key for index in group.touched])
 
@@ -528,7 +528,7 @@ class Writer:
         except Exception:
             _logger.exception("the callback for new messages raised")
 
-    def undo(self, group: Group, error: Exception) -> Exception:
+    def undo(self, group: WriteGroup, error: Exception) -> Exception:
         """Take back everything of a group; what to tell its callers."""
         self._catalog.retract(group.touched)
         if isinstance(error, OSError) and not isinstance(error, StoreError):

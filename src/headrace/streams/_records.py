@@ -15,7 +15,7 @@ from headrace.topology import Filter, FlatMap, FlatMapValues, Map, MapAsync, Map
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._options import StepOptions, ValueOptions
-    from headrace.streams.sources import Flow, Step
+    from headrace.streams.sources import Flow, NextOperator
     from headrace.streams.stream import Stream
     from headrace.topology import ErrorPolicy
 
@@ -56,7 +56,7 @@ K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 
 
-class Records(Generic[K, V]):
+class BaseStream(Generic[K, V]):
     """A place in the graph, and the operators that need neither keys nor state."""
 
     def __init__(self, flow: Flow) -> None:
@@ -366,14 +366,14 @@ class Records(Generic[K, V]):
         parameters: tuple[str, ...],
         name: str | None,
         on_error: ErrorPolicy = "fail",
-    ) -> Step:
+    ) -> NextOperator:
         step = self._flow.begin(label, name, on_error=on_error)
         check_function(label, function, parameters, step.caller.origin)
         return step
 
     def _record_step(
         self, label: str, function: object, name: str | None, on_error: ErrorPolicy = "fail"
-    ) -> tuple[Step, bool]:
+    ) -> tuple[NextOperator, bool]:
         step = self._flow.begin(label, name, on_error=on_error)
         return step, check_record_function(label, function, step.caller.origin)
 

@@ -10,14 +10,14 @@ import pyarrow as pa
 from headrace import serdes
 from headrace.columns.schema import arrow_type
 from headrace.serdes import as_serializer
-from headrace.streams._records import Records
+from headrace.streams._records import BaseStream
 from headrace.streams.outputs import End
 from headrace.streams.sources import check_function
 from headrace.topology import DriverFunction, ForEachBatch, SinkDataFrame, batch_topic, done_topic
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams.sources import Known, Step
+    from headrace.streams.sources import Known, NextOperator
     from headrace.topology import BatchRecords, BatchToken, ErrorPolicy
 
 __all__ = ["Batches"]
@@ -26,7 +26,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Batches(Records[K, V]):
+class Batches(BaseStream[K, V]):
     """Ends of a stream that take whole batches."""
 
     def for_each_batch(
@@ -142,7 +142,7 @@ class Batches(Records[K, V]):
         return End(operator)
 
 
-def _fields(step: Step, serde: Serde[Any]) -> dict[str, Any]:
+def _fields(step: NextOperator, serde: Serde[Any]) -> dict[str, Any]:
     flow = step.flow
     flow.key.check_key(step.name)
     job = flow.builder.name

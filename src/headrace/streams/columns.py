@@ -22,7 +22,7 @@ from headrace.topology.operators.columns import AggregateColumns, GroupBy, Selec
 from headrace.topology.stages import gives_updates
 
 if TYPE_CHECKING:
-    from headrace.streams.sources import Flow, Step
+    from headrace.streams.sources import Flow, NextOperator
     from headrace.streams.stream import Stream
     from headrace.streams.tables import Table
     from headrace.streams.windowed import WindowedGroups
@@ -263,7 +263,7 @@ class ColumnGroups:
 
 
 def results_of(
-    step: Step, flow: Flow, measures: Sequence[Any], named: Mapping[str, Any]
+    step: NextOperator, flow: Flow, measures: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[tuple[Measure, ...], tuple[tuple[str, pa.DataType], ...]]:
     """Give the measures that are asked for, and names and types of their columns.
 
@@ -284,7 +284,7 @@ def cells_serde(types: Iterable[tuple[str, pa.DataType]]) -> CellsSerde:
     return CellsSerde(packs=all(any(test(kind) for test in _PACKED) for _, kind in types))
 
 
-def _schema(flow: Flow, step: Step, label: str) -> Schema:
+def _schema(flow: Flow, step: NextOperator, label: str) -> Schema:
     """Find the columns of a stream's values."""
     known = flow.value
     schema = known.columns
@@ -313,7 +313,7 @@ def _read_as_columns(flow: Flow) -> None:
             flow.builder.replace(replace(source, deserializer=reader))
 
 
-def _named(step: Step, label: str, columns: Sequence[Any], named: dict[str, Any]) -> Named:
+def _named(step: NextOperator, label: str, columns: Sequence[Any], named: dict[str, Any]) -> Named:
     """Give each column that is asked for with its name."""
     chosen: list[tuple[str, Node]] = []
     for given in columns:
@@ -333,7 +333,7 @@ def _named(step: Step, label: str, columns: Sequence[Any], named: dict[str, Any]
     return tuple(chosen)
 
 
-def _check_names(step: Step, label: str, names: Iterable[str]) -> None:
+def _check_names(step: NextOperator, label: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -344,7 +344,7 @@ def _check_names(step: Step, label: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def _tried(step: Step, label: str, compute: Callable[[], T]) -> T:
+def _tried(step: NextOperator, label: str, compute: Callable[[], T]) -> T:
     """Compute something for no record, so that what cannot work is refused now."""
     try:
         return compute()

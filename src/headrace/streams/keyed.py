@@ -25,7 +25,7 @@ from headrace.topology.stages import gives_updates
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._options import AggregateOptions, ValueOptions
-    from headrace.streams.sources import Known, Step
+    from headrace.streams.sources import Known, NextOperator
     from headrace.streams.windowed import WindowedStream
     from headrace.topology.windows import Windows
 
@@ -282,7 +282,7 @@ class KeyedStream(Gathered[K, V]):
 
     def _aggregate_step(
         self, label: str, name: str | None, emit: str, on_error: ErrorPolicy = "fail"
-    ) -> Step:
+    ) -> NextOperator:
         step = self._flow.begin(label, name, on_error=on_error)
         if emit not in ("update", "each"):
             raise TopologyError(
@@ -292,7 +292,7 @@ class KeyedStream(Gathered[K, V]):
         self._flow.key.check_key(step.name)
         return step
 
-    def _gather(self, step: Step, gathering: Gathering, emit: Emit) -> Table[K, Any]:
+    def _gather(self, step: NextOperator, gathering: Gathering, emit: Emit) -> Table[K, Any]:
         """Add an aggregate; all aggregates end here."""
         if gives_updates(step.flow.builder.operators, step.flow.operator):
             gathering = of_updates(gathering, step, emit)
@@ -302,6 +302,6 @@ class KeyedStream(Gathered[K, V]):
         )
         return self._table(step, operator, gathering.result)
 
-    def _table(self, step: Step, operator: Aggregate, value: Known) -> Table[K, Any]:
+    def _table(self, step: NextOperator, operator: Aggregate, value: Known) -> Table[K, Any]:
         """Add an aggregate that is described in full; windows gather in another way."""
         return Table(step.add(operator, value=value))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 from headrace.errors import TopologyError
 from headrace.serdes import Serde, Serializer, as_serializer
 from headrace.serdes.inference import result_hint
-from headrace.streams._records import Records
+from headrace.streams._records import BaseStream
 from headrace.streams.sources import Known, record_function
 from headrace.topology import Peek, Sink
 from headrace.topology.callers import Caller, caller
@@ -25,7 +25,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Outputs(Records[K, V]):
+class Outputs(BaseStream[K, V]):
     """The ends of a stream."""
 
     def print(self, *, label: str = "", name: str | None = None) -> Self:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace import serdes
 from headrace.errors import TopologyError
-from headrace.streams._records import Records
+from headrace.streams._records import BaseStream
 from headrace.streams.sources import accepts
 from headrace.topology import KeyedProcess, Process
 from headrace.topology.names import check_operator_name
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams.sources import Flow, Step
+    from headrace.streams.sources import Flow, NextOperator
     from headrace.streams.stream import ProcessedStream
     from headrace.topology import ErrorPolicy, Processor, StateSpec, TimerSpec
 
@@ -30,7 +30,7 @@ V2 = TypeVar("V2")
 _LONGEST_NAME = 100
 
 
-class Processing(Records[K, V]):
+class Processing(BaseStream[K, V]):
     """Records through a processor of the user's."""
 
     def process(
@@ -117,7 +117,7 @@ class Processing(Records[K, V]):
         return ProcessedStream(given, operator)
 
 
-def _check_factory(factory: object, step: Step) -> None:
+def _check_factory(factory: object, step: NextOperator) -> None:
     if not callable(factory) or not accepts(factory, 0):
         raise TopologyError(
             f"process at {step.caller.origin} needs a class of processors, not {factory!r:.100}",
@@ -127,7 +127,7 @@ def _check_factory(factory: object, step: Step) -> None:
 
 def _keyed(
     flow: Flow,
-    step: Step,
+    step: NextOperator,
     fields: dict[str, Any],
     states: tuple[StateSpec, ...],
     timers: tuple[TimerSpec, ...],
@@ -150,7 +150,7 @@ def _keyed(
     )
 
 
-def _check_names(declared: list[str], outputs: tuple[str, ...], step: Step) -> None:
+def _check_names(declared: list[str], outputs: tuple[str, ...], step: NextOperator) -> None:
     origin = step.caller.origin
     for name, times in [*Counter(declared).items(), *Counter(outputs).items()]:
         check_operator_name("job", name, f"declared at {origin}", stateful=False)

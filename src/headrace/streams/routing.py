@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 from headrace.errors import TopologyError
 from headrace.serdes import as_deserializer, as_serializer, with_key
 from headrace.serdes.inference import result_hint
-from headrace.streams._records import Records
+from headrace.streams._records import BaseStream
 from headrace.streams.joins.chain import check_stream
 from headrace.streams.sources import record_function
 from headrace.topology import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._options import StepOptions
     from headrace.streams.keyed import KeyedStream
-    from headrace.streams.sources import Flow, Known, Step
+    from headrace.streams.sources import Flow, Known, NextOperator
     from headrace.streams.stream import Stream
     from headrace.topology import ErrorPolicy
 
@@ -123,7 +123,7 @@ class Branches(Mapping[str, StreamT], Generic[StreamT]):
         return len(self._streams)
 
 
-class Routing(Records[K, V]):
+class Routing(BaseStream[K, V]):
     """Which way records go."""
 
     def merge(
@@ -375,7 +375,7 @@ class Routing(Records[K, V]):
         return step.add(operator, key=known)
 
 
-def _output(parted: Flow, step: Step, output: str) -> Flow:
+def _output(parted: Flow, step: NextOperator, output: str) -> Flow:
     operator = Output(
         name=f"{step.name}-{output}",
         parents=(parted.operator,),
@@ -386,7 +386,7 @@ def _output(parted: Flow, step: Step, output: str) -> Flow:
     return replace(parted, operator=operator.name)
 
 
-def _check_mergeable(flows: list[Flow], step: Step) -> None:
+def _check_mergeable(flows: list[Flow], step: NextOperator) -> None:
     if len(flows) == 1:
         raise TopologyError(
             f"merge at {step.caller.origin} names no other stream",
@@ -401,7 +401,7 @@ def _check_mergeable(flows: list[Flow], step: Step) -> None:
             )
 
 
-def _common(found: list[Known], step: Step, serde: Serde[Any] | None = None) -> Known:
+def _common(found: list[Known], step: NextOperator, serde: Serde[Any] | None = None) -> Known:
     """Say what is known of records that may be of any of these kinds."""
     first = found[0]
     if serde is None and all((k.hint, k.serde) == (first.hint, first.serde) for k in found):

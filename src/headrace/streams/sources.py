@@ -178,14 +178,14 @@ class Flow:
         origin: Caller | None = None,
         *,
         on_error: ErrorPolicy = "fail",
-    ) -> Step:
+    ) -> NextOperator:
         """Start an operator that takes what flows here."""
         made_by = caller() if origin is None else origin
-        return Step(self, self.builder.name_for(label, self.place, name), made_by, on_error)
+        return NextOperator(self, self.builder.name_for(label, self.place, name), made_by, on_error)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextOperator:
     """An operator about to be added."""
 
     flow: Flow

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from headrace.serdes import Serde
     from headrace.streams._options import WindowOptions
-    from headrace.streams.sources import Flow, Known, Step
+    from headrace.streams.sources import Flow, Known, NextOperator
     from headrace.topology import Accumulator, Emit, ErrorPolicy, WindowAggregate
     from headrace.topology.operators.windows import WindowEmit
     from headrace.topology.windows import Windows
@@ -307,7 +307,7 @@ class _Group(KeyedStream[K, V]):
         #: The last one made.
         self.operator: WindowAggregate | None = None
 
-    def _gather(self, step: Step, gathering: Gathering, emit: Emit) -> Table[K, Any]:
+    def _gather(self, step: NextOperator, gathering: Gathering, emit: Emit) -> Table[K, Any]:
         del emit
         self._check(step)
         self._check_merging(step, gathering)
@@ -324,7 +324,7 @@ class _Group(KeyedStream[K, V]):
         self.operator = operator
         return Table(step.add(operator, value=gathering.result))
 
-    def _check(self, step: Step) -> None:
+    def _check(self, step: NextOperator) -> None:
         if self.emit not in ("close", "update"):
             raise TopologyError(
                 f"operator '{step.name}' (made at {step.caller.origin}) has emit={self.emit!r}",
@@ -341,7 +341,7 @@ class _Group(KeyedStream[K, V]):
                 hint="leave grace= out: nothing is late for windows that count records",
             )
 
-    def _check_merging(self, step: Step, gathering: Gathering) -> None:
+    def _check_merging(self, step: NextOperator, gathering: Gathering) -> None:
         fixed = isinstance(self._windows, TimeWindows | CountWindows)
         if not (fixed or gathering.merges or gathering.aggregation.kind == "reduce"):
             raise TopologyError(

@@ -22,7 +22,7 @@ from headrace.transactions.components import (
     StatefulBolt,
     TransactionState,
 )
-from headrace.transactions.config import CONFIG_KEYS, ConfigKey, Configuration
+from headrace.transactions.config import CONFIG_KEYS, ComponentConfigKey, Configuration
 from headrace.transactions.journal import JournalSpout
 from headrace.transactions.topics import (
     BoltDeclarer,
@@ -42,7 +42,7 @@ __all__ = [
     "BoltDeclarer",
     "BoltLike",
     "Component",
-    "ConfigKey",
+    "ComponentConfigKey",
     "Configuration",
     "CustomGrouping",
     "FieldsDeclarer",

@@ -30,7 +30,7 @@ from headrace.topology.callers import caller
 from headrace.topology.names import check_job_name, check_operator_name, check_topic, spout_topic
 from headrace.transactions.components import FieldsDeclarer, KeyValueBolt, OffsetSpout
 from headrace.transactions.config import Configuration
-from headrace.transactions.graph import Group, check_inputs, groups_of, in_order
+from headrace.transactions.graph import ComponentGroup, check_inputs, groups_of, in_order
 from headrace.transactions.journal import JournalSpout
 from headrace.transactions.topics import (
     BoltDeclarer,
@@ -60,7 +60,7 @@ _BETWEEN = StateSerde(pickles=True)
 
 
 def compile_group(
-    name: str, group: Group, components: Mapping[str, Declared], config: Configuration
+    name: str, group: ComponentGroup, components: Mapping[str, Declared], config: Configuration
 ) -> Topology:
     """Make the engine's topology of a group.
 
@@ -82,7 +82,7 @@ def state_serde(config: Configuration) -> StateSerde:
 
 @dataclass
 class _Compiling:
-    group: Group
+    group: ComponentGroup
     components: Mapping[str, Declared]
     config: Configuration
     operators: list[Operator] = field(default_factory=list)
@@ -469,7 +469,7 @@ class TransactionTopologyBuilder:
             components,
         )
 
-    def _job(self, group: Group) -> str:
+    def _job(self, group: ComponentGroup) -> str:
         # The first keeps the name, so that a spout that is added later renames no job.
         if group.number == 0:
             return self.name

@@ -9,11 +9,11 @@ from typing import Any
 
 from headrace.errors import TopologyError
 
-__all__ = ["CONFIG_KEYS", "ConfigKey", "Configuration", "configuration_table"]
+__all__ = ["CONFIG_KEYS", "ComponentConfigKey", "Configuration", "configuration_table"]
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigKey:
+class ComponentConfigKey:
     """One key: what it does, what it may be, and its default."""
 
     name: str
@@ -63,8 +63,8 @@ def _poison(value: Any) -> str | None:
 
 
 _SHUFFLE = "no batch begins before the one before it is done, so no tuple comes early"
-_ALL: tuple[ConfigKey, ...] = (
-    ConfigKey(
+_ALL: tuple[ComponentConfigKey, ...] = (
+    ComponentConfigKey(
         "transaction.exactly.once.mode",
         (
             "Exactly once; False is at least once, with the same program. "
@@ -73,13 +73,13 @@ _ALL: tuple[ConfigKey, ...] = (
         _flag,
         default=True,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.schedule.batch.delay.ms",
         "A batch in which no spout emitted is followed by the next so much later.",
         _at_least(1),
         default=1000,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "tuple.num.per.batch",
         (
             "Most tuples of a spout's task in a batch, unless it emits a barrier; "
@@ -88,7 +88,7 @@ _ALL: tuple[ConfigKey, ...] = (
         _at_least(1),
         default=50_000,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.batch.snapshot.timeout",
         (
             "A batch that takes longer, in seconds, is rolled back. "
@@ -97,20 +97,20 @@ _ALL: tuple[ConfigKey, ...] = (
         _at_least(1),
         default=120,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.topology.reset",
         "Each start drops offsets and state, also that of a driver which `headrace run` puts in the "
         "place of one that died: for one start, not to stay.",
         _flag,
         default=False,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "key.range.num",
         "Key ranges of a key-value bolt; belongs to its state.",
         _at_least(1),
         default=256,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "poison.policy",
         (
             "What becomes of a tuple on which a bolt raises: its batch is rolled back, until the "
@@ -120,7 +120,7 @@ _ALL: tuple[ConfigKey, ...] = (
         _poison,
         default="fail",
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "poison.max.rollbacks",
         (
             "Roll-backs without a commit in between, before the group stops. "
@@ -129,7 +129,7 @@ _ALL: tuple[ConfigKey, ...] = (
         _at_least(0),
         default=5,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "topology.fall.back.on.pickle",
         (
             "Whether what spouts and bolts keep, and what a `JournalSpout` emits, may be any object: "
@@ -138,90 +138,90 @@ _ALL: tuple[ConfigKey, ...] = (
         _flag,
         default=False,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "topology.state.ttl.time.sec",
         "Time to live of keyed state.",
         _no_ttl,
         default=-1,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.max.pending.batch",
         "Batches that are not committed yet.",
         _at_least(1, ": batches without bound cannot be rolled back"),
         default=2,
         ignored="a group has one batch at a time",
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "topology.transaction.state.operator.class",
         "Where snapshots are kept.",
         _any,
         default=None,
         ignored="snapshots are always kept, in the commit topic and the state topics",
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.topology.state.retry.num",
         "Attempts to store a snapshot.",
         _at_least(0),
         default=5,
         ignored="the setting `retry_timeout` says how long requests are tried again",
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.topology.state.retry.interval.ms",
         "Pause between them.",
         _at_least(0),
         default=100,
         ignored="the setting `retry_timeout` says how long requests are tried again",
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.spout.init.retry.secs",
         "When a spout asks for its state again.",
         _at_least(0),
         default=240,
         ignored="a spout has its state with the first batch",
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.schedule.thread.pool",
         "Threads that end batches.",
         _at_least(0),
         default=1,
         ignored="no thread ends batches",
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.exactly.cache.type",
         "Early tuples.",
         _any,
         default="default",
         ignored=_SHUFFLE,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.cache.batch.flush.size",
         "Early tuples.",
         _any,
         default=65_536,
         ignored=_SHUFFLE,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.cache.block.size",
         "Early tuples.",
         _any,
         default=134_217_728,
         ignored=_SHUFFLE,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "transaction.max.cache.block.num",
         "Early tuples.",
         _any,
         default=2,
         ignored=_SHUFFLE,
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "topology.acker.executors",
         "Tasks that count acks.",
         _any,
         default=0,
         ignored="there is no acker",
     ),
-    ConfigKey(
+    ComponentConfigKey(
         "task.batch.tuple",
         "Tuples travel in batches.",
         _any,
@@ -230,7 +230,7 @@ _ALL: tuple[ConfigKey, ...] = (
     ),
 )
 
-CONFIG_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _ALL}
+CONFIG_KEYS: Mapping[str, ComponentConfigKey] = {key.name: key for key in _ALL}
 """Every key that a topology takes, by its name."""
 
 

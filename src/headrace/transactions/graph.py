@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from headrace.transactions.topics import Declared, Input
 
-__all__ = ["Group", "check_inputs", "groups_of", "in_order"]
+__all__ = ["ComponentGroup", "check_inputs", "groups_of", "in_order"]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ComponentGroup:
     """Spouts that succeed and roll back together, and what they feed."""
 
     #: From 0, in the order of the spouts.
@@ -182,7 +182,7 @@ def _circle(components: Mapping[str, Declared], left: Sequence[str]) -> Topology
     )
 
 
-def groups_of(components: Mapping[str, Declared], order: Sequence[str]) -> list[Group]:
+def groups_of(components: Mapping[str, Declared], order: Sequence[str]) -> list[ComponentGroup]:
     """Put spouts together that some stateful bolt joins, however far behind them it stands."""
     feeding = _spouts_behind(components, order)
     spouts = [name for name in components if components[name].role == "spout"]
@@ -215,11 +215,11 @@ def _group(
     feeding: Mapping[str, frozenset[str]],
     order: Sequence[str],
     stateful: Sequence[str],
-) -> Group:
+) -> ComponentGroup:
     own = frozenset(spouts)
     members = tuple(name for name in order if feeding[name] & own)
     shared = tuple(name for name in stateful if len(feeding[name] & own) > 1)
-    return Group(number, tuple(spouts), members, shared)
+    return ComponentGroup(number, tuple(spouts), members, shared)
 
 
 def _spouts_behind(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.settings import Guarantee
     from headrace.topology import CustomGrouping, SpoutCollector, Start, TaskContext, Topology
     from headrace.transactions.config import Configuration
-    from headrace.transactions.graph import Group
+    from headrace.transactions.graph import ComponentGroup
 
 
 # What users say of a topology, component by component, before it is checked as a whole.
@@ -517,7 +517,7 @@ class TransactionTopology:
     kinds: Mapping[str, frozenset[Kind]]
     #: Topics of its own between spouts that cannot replay and their bolts.
     journal_topics: tuple[str, ...]
-    _groups: tuple[Group, ...]
+    _groups: tuple[ComponentGroup, ...]
     _components: Mapping[str, Declared]
 
     @property
@@ -556,14 +556,14 @@ class TransactionTopology:
         """Show what the engine runs in Graphviz's language, a graph per group."""
         return "".join(each.to_dot() for each in self.groups)
 
-    def _shown(self, group: Group) -> list[str]:
+    def _shown(self, group: ComponentGroup) -> list[str]:
         width = max(map(len, group.members))
         return [
             f"    {name:<{width}}  {self._component(self._components[name], group)}"
             for name in group.members
         ]
 
-    def _component(self, declared: Declared, group: Group) -> str:
+    def _component(self, declared: Declared, group: ComponentGroup) -> str:
         kinds = " and ".join(sorted(self.kinds[declared.name], reverse=True))
         thing = declared.component
         parts = [kinds, repr(thing) if isinstance(thing, TopicSink) else type(thing).__name__]
@@ -577,7 +577,7 @@ class TransactionTopology:
         return ", ".join(parts)
 
 
-def _why(group: Group) -> str:
+def _why(group: ComponentGroup) -> str:
     spouts = ", ".join(group.spouts)
     if len(group.spouts) == 1:
         return f"spout {spouts}"

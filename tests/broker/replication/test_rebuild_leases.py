@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.broker.replication.replicas import Lease, RebuildLeases
+from headrace.broker.replication.replicas import RebuildLeases, SessionLease
 
 KEY = ("prices", 0, 44)
 
@@ -26,8 +26,8 @@ class Compactions:
 def test_queue_is_paused_from_the_first_request_to_the_end() -> None:
     compactions = Compactions()
     leases = compactions.leases()
-    assert leases.touch(KEY, "s", first=True, now=0) is Lease.GRANTED
-    assert leases.touch(KEY, "s", first=False, now=1) is Lease.GRANTED
+    assert leases.touch(KEY, "s", first=True, now=0) is SessionLease.GRANTED
+    assert leases.touch(KEY, "s", first=False, now=1) is SessionLease.GRANTED
     assert compactions.paused == {KEY}
     leases.end(KEY, "s")
     assert compactions.paused == set()
@@ -37,9 +37,9 @@ def test_queue_that_is_being_compacted_is_busy() -> None:
     compactions = Compactions()
     compactions.running = True
     leases = compactions.leases()
-    assert leases.touch(KEY, "s", first=True, now=0) is Lease.BUSY
+    assert leases.touch(KEY, "s", first=True, now=0) is SessionLease.BUSY
     compactions.running = False
-    assert leases.touch(KEY, "s", first=True, now=0) is Lease.GRANTED
+    assert leases.touch(KEY, "s", first=True, now=0) is SessionLease.GRANTED
 
 
 def test_two_followers_hold_a_queue_until_the_last_is_done() -> None:
@@ -62,5 +62,5 @@ def test_session_that_is_silent_for_too_long_is_lost() -> None:
     assert compactions.paused == {KEY}
     leases.expire(now=110)
     assert compactions.paused == set()
-    assert leases.touch(KEY, "s", first=False, now=111) is Lease.LOST
-    assert leases.touch(KEY, "never", first=False, now=111) is Lease.LOST
+    assert leases.touch(KEY, "s", first=False, now=111) is SessionLease.LOST
+    assert leases.touch(KEY, "never", first=False, now=111) is SessionLease.LOST

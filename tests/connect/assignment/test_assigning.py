@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headrace.connect.assignment import Assignment, Place, assign
+from headrace.connect.assignment import Assignment, UnitName, assign
 from headrace.connect.lifecycle import Phase
 from headrace.connect.log import (
     Applied,
@@ -57,7 +57,7 @@ def alive(unit: UnitId, worker: str, *, gone: bool = False) -> StatusSet:
 def running(view: ClusterView, plan: Assignment) -> ClusterView:
     """The same, with everything running where it was given to."""
     for unit in list(view.units()):
-        owner = plan.owner(Place(unit.connector, unit.task))
+        owner = plan.owner(UnitName(unit.connector, unit.task))
         if owner is not None:
             view = applied(view, alive(unit, owner))
     return view
@@ -77,7 +77,7 @@ def test_everything_is_given_to_somebody_and_evenly() -> None:
 def test_without_workers_nothing_is_given() -> None:
     plan = assign(cluster(a=1), set(), Assignment(), 0, DELAY)
     assert plan.connectors == {}
-    assert plan.waiting == {Place("a", None), Place("a", 0)}
+    assert plan.waiting == {UnitName("a", None), UnitName("a", 0)}
 
 
 @given(
@@ -123,7 +123,7 @@ def test_a_new_worker_gets_its_share_when_the_old_copies_are_gone() -> None:
     second = assign(view, {"w1", "w2"}, first, 1, DELAY)
     assert set(second.tasks.values()) == {"w1"}
     assert len(second.tasks) == 2
-    assert second.waiting == {Place("a", 2), Place("a", 3)}
+    assert second.waiting == {UnitName("a", 2), UnitName("a", 3)}
     third = assign(view, {"w1", "w2"}, second, 2, DELAY)
     assert third == second  # the old copies are still there
     moved = [unit for unit in view.units() if unit.task in {2, 3}]
@@ -165,7 +165,7 @@ def test_a_worker_that_died_with_what_was_taken_from_it_is_waited_for_too() -> N
     view = running(view, first)
     second = assign(view, {"w1", "w2"}, first, 1, DELAY)
     third = assign(view, {"w2"}, second, 2, DELAY)
-    assert third.waiting == {Place("a", 2), Place("a", 3)}
+    assert third.waiting == {UnitName("a", 2), UnitName("a", 3)}
     assert third.lost == {"w1": 32}
     fourth = assign(view, {"w2"}, third, 32, DELAY)
     assert set(fourth.tasks.values()) == {"w2"}
@@ -305,7 +305,7 @@ class Cluster(RuleBasedStateMachine):
         again = assign(self.view, self.live, plan, self.now, DELAY)
         assert again.generation == plan.generation
         for unit in self.view.units():
-            assert plan.owner(Place(unit.connector, unit.task)) in self.live
+            assert plan.owner(UnitName(unit.connector, unit.task)) in self.live
         for kind in loads(plan, self.live):
             assert max(kind) - min(kind) <= 1
 

@@ -17,7 +17,7 @@ from headrace.client import AsyncClient
 from headrace.connect.hosts import HostSettings
 from headrace.connect.running import RunningWorker, joined_cluster, serve
 from headrace.connect.worker import WorkerSettings
-from headrace.connect.worker.lease import Standing, WorkerLease
+from headrace.connect.worker.lease import WorkerLease, WorkerRights
 from tests.connect.chaos import marked
 from tests.connect.hosts.running import WithoutData
 from tests.connect.running import quick_settings
@@ -32,10 +32,10 @@ class Deathless(WithoutData):
         del time
 
 
-def never_over(self: WorkerLease, now: float) -> Standing:
+def never_over(self: WorkerLease, now: float) -> WorkerRights:
     """Have a worker go on, whatever it has not read."""
     del self, now
-    return Standing.HELD
+    return WorkerRights.HELD
 
 
 def tell(running: RunningWorker) -> None:

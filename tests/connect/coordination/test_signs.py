@@ -10,7 +10,7 @@ from headrace.connect.assignment import Assignment, assign
 from headrace.connect.coordination.members import SignsOfLife
 from headrace.connect.log import ClusterView, ConnectorPut, fold
 from headrace.connect.worker import WorkerSettings
-from headrace.connect.worker.lease import Standing, WorkerLease
+from headrace.connect.worker.lease import WorkerLease, WorkerRights
 from headrace.errors import SettingsError
 from tests.connect.running import quick_settings
 
@@ -133,8 +133,8 @@ def test_what_a_worker_ran_that_is_cut_off_moves_within_a_minute_and_after_its_l
     while plan.connectors == {"a": "other"}:
         time.pass_by(LOOK, other=False)
         standing = lease.standing()
-        asked_to_stop = asked_to_stop or (time.now if standing is not Standing.HELD else None)
-        over = over or (time.now if standing is Standing.OVER else None)
+        asked_to_stop = asked_to_stop or (time.now if standing is not WorkerRights.HELD else None)
+        over = over or (time.now if standing is WorkerRights.OVER else None)
         alive = time.members - time.signs.gone(time.members)
         plan = assign(view, alive, plan, time.now, DELAY)
     moved = time.now

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.connect.data import DataPlane
 from headrace.connect.hosts import ProcessLauncher
-from headrace.connect.worker import HostSpec, Role, Waits
+from headrace.connect.worker import HostSpec, Role, WaitsFor
 from headrace.settings import JobSettings
 from tests.connect.chaos.workers import show_end
 from tests.connect.hosts.running import Heard
@@ -78,7 +78,7 @@ def lines_of(file: Path) -> list[str]:
 
 def waits_for(heard: Heard) -> str:
     """What a task has said last that it waits for."""
-    said = [event.what for event in heard.events if isinstance(event, Waits)]
+    said = [event.what for event in heard.events if isinstance(event, WaitsFor)]
     return said[-1] if said else ""
 
 

@@ -13,11 +13,20 @@ import pytest
 
 from headrace.connect.data import engine as module
 from headrace.connect.data.engine import Engine
-from headrace.connect.data.process import Ended, EngineEvent, Hold, Level, Reply, Start, Stop, Unit
+from headrace.connect.data.process import (
+    Ended,
+    EngineEvent,
+    Hold,
+    Level,
+    Reply,
+    StartQuery,
+    StopQuery,
+    TaskCopy,
+)
 from headrace.connect.data.settings import EngineSettings
 from headrace.connect.hosts.terms import Terms
 
-UNIT = Unit("orders", 0, 7)
+UNIT = TaskCopy("orders", 0, 7)
 
 
 class Job:
@@ -26,7 +35,7 @@ class Job:
     made: list[Job]
     may_be_made: threading.Event
 
-    def __init__(self, order: Start, *more: Any) -> None:
+    def __init__(self, order: StartQuery, *more: Any) -> None:
         del order, more
         self.name = "orders-0"
         self.began = self.stops = 0
@@ -62,7 +71,7 @@ class Bench:
         number = next(self._numbers)
         terms = Terms()
         self.engine.take(
-            Start(
+            StartQuery(
                 request=number,
                 unit=UNIT,
                 role="source",
@@ -76,7 +85,7 @@ class Bench:
 
     def stop(self) -> int:
         number = next(self._numbers)
-        self.engine.take(Stop(number, UNIT))
+        self.engine.take(StopQuery(number, UNIT))
         return number
 
     def hold(self, *, held: bool) -> int:

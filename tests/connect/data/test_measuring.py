@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.connect.data.jobs import Measuring
-from headrace.connect.data.process import EngineEvent, Measured, Unit
+from headrace.connect.data.process import EngineEvent, Measured, TaskCopy
 from headrace.connect.worker import Figures
 from headrace.errors import JobFailedError
 
-UNIT = Unit("orders", 0, 4)
+UNIT = TaskCopy("orders", 0, 4)
 
 
 @dataclass
@@ -26,7 +26,7 @@ class _Job:
         return Figures(records=10 * self.batch, commits=self.batch, lag=self.lag)
 
 
-def _measuring(job: _Job) -> tuple[Measuring, list[EngineEvent], dict[Unit, _Job]]:
+def _measuring(job: _Job) -> tuple[Measuring, list[EngineEvent], dict[TaskCopy, _Job]]:
     told: list[EngineEvent] = []
     jobs = {UNIT: job}
     return Measuring(lambda: jobs, told.append), told, jobs

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.client import Admin, Client, PullConsumer
-from headrace.connect.data.process import Start
+from headrace.connect.data.process import StartQuery
 from headrace.connect.worker import Started
 from headrace.connect.worker.reporting import OffsetEntry
 from tests.clusters import Cluster
@@ -89,7 +89,7 @@ async def test_a_source_goes_on_where_the_open_record_has_it_whatever_came_befor
         ]
 
         async def late(make: Callable[[int], Any]) -> Any:
-            if make(0).__class__ is Start:
+            if make(0).__class__ is StartQuery:
                 await changes.pop(0)()
             return await ask(make)
 

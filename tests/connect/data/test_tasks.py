@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.connect.data.process import Command, Start, Stop
+from headrace.connect.data.process import Command, StartQuery, StopQuery
 from headrace.connect.data.tasks import QueryTask
 from headrace.connect.worker.launching import HostEvent, HostSpec, Listens
 
@@ -61,8 +61,10 @@ async def test_a_query_that_ends_while_it_begins_anew_begins_once() -> None:
     plane.engine.opened.set()
     await asyncio.gather(*plane.work)
     await asyncio.gather(task.begin_again("the broker is away"), task.begin_again())
-    assert [type(one) for one in plane.engine.asked] == [Start, Start]
-    assert {one.kept_as for one in plane.engine.asked if isinstance(one, Start)} == {"orders/5"}
+    assert [type(one) for one in plane.engine.asked] == [StartQuery, StartQuery]
+    assert {one.kept_as for one in plane.engine.asked if isinstance(one, StartQuery)} == {
+        "orders/5"
+    }
 
 
 async def test_a_task_that_ends_while_its_engine_starts_does_not_begin() -> None:
@@ -73,7 +75,7 @@ async def test_a_task_that_ends_while_its_engine_starts_does_not_begin() -> None
     await asyncio.sleep(0)
     plane.engine.opened.set()
     await asyncio.gather(*plane.work, ending)
-    assert [type(one) for one in plane.engine.asked] == [Stop]
+    assert [type(one) for one in plane.engine.asked] == [StopQuery]
     assert told == []
 
 
@@ -87,5 +89,5 @@ async def test_a_query_that_begins_anew_is_paused_if_its_task_is() -> None:
     task.pause(paused=False)
     await task.begin_again()
     await asyncio.gather(*plane.work)
-    starts = [one.paused for one in plane.engine.asked if isinstance(one, Start)]
+    starts = [one.paused for one in plane.engine.asked if isinstance(one, StartQuery)]
     assert starts == [True, False]

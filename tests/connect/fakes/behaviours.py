@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.connect.worker import Figures, HostSpec, Moved, TopicUsed
+from headrace.connect.worker import Figures, HostSpec, Moved, TopicTouched
 from tests.connect.fakes import plugins
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class _FileSource(_Idle):
             host.tell(Moved(Figures(records=self._lines, bytes=end - self._lines)))
         if end and not self._told:
             self._told = True
-            host.tell(TopicUsed(topic))
+            host.tell(TopicTouched(topic))
 
 
 class _FileSink(_Idle):
@@ -106,7 +106,7 @@ class _FileSink(_Idle):
                     file.write("".join(f"{line}\n" for line in lines))
                 offset = {"rocketmq_queue_offset": at + len(lines)}
                 positions.set(host.spec.kept_as, queue, offset)
-                host.tell(TopicUsed(topic))
+                host.tell(TopicTouched(topic))
 
 
 class _Chaos(_Idle):

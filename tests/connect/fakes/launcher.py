@@ -26,8 +26,8 @@ from headrace.connect.worker import (
     PluginAnswer,
     PluginCall,
     Started,
-    StopFailed,
     Stopped,
+    StopRaised,
 )
 from headrace.errors import HeadraceError
 from tests.connect.fakes import plugins
@@ -152,7 +152,7 @@ class FakeHost:
         try:
             await self._call("stop", behaviour)
         except ChaosError as error:
-            self.tell(StopFailed(_cause(self.spec, error)))
+            self.tell(StopRaised(_cause(self.spec, error)))
             self._die(1, None)
         except _Gone as gone:
             self._die(gone.status, None)

@@ -21,7 +21,7 @@ from headrace.connect.worker import (
     Listener,
     Listens,
     Role,
-    TopicUsed,
+    TopicTouched,
 )
 
 P = ParamSpec("P")
@@ -76,7 +76,7 @@ class Heard:
 
     def kinds(self) -> list[str]:
         """What happened to the host itself, in order."""
-        beside = TopicUsed | Listens | Counted
+        beside = TopicTouched | Listens | Counted
         return [type(one).__name__ for one in self.events if not isinstance(one, beside)]
 
 

@@ -19,9 +19,9 @@ from headrace.connect.worker import (
     PluginCall,
     ReconfigureAsked,
     Started,
-    StopFailed,
     Stopped,
-    TopicUsed,
+    StopRaised,
+    TopicTouched,
     Unhealthy,
 )
 from tests.connect.hosts.running import (
@@ -163,7 +163,7 @@ async def test_stop_that_raises_is_told_with_its_trace(tmp_path: Path, task: int
         host, heard = await launched(launcher, task=task, **wrong(task, "stop", "raise: busy"))
         await heard.first(Started)
         host.ask_stop()
-        failed = await heard.first(StopFailed)
+        failed = await heard.first(StopRaised)
         assert "failed in stop(): ChaosError: busy" in failed.cause.summary
         assert "chaos.py" in failed.cause.trace
         await heard.end()
@@ -599,10 +599,10 @@ async def test_logs_of_a_connector_are_dropped_but_for_those_of_hosts_that_live(
 async def test_first_use_of_a_topic_is_told(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         _, heard = await launched(launcher, topic="lines", records="30")
-        await heard.first(TopicUsed)
+        await heard.first(TopicTouched)
         await asyncio.sleep(0.1)
-        assert [event for event in heard.events if isinstance(event, TopicUsed)] == [
-            TopicUsed("lines")
+        assert [event for event in heard.events if isinstance(event, TopicTouched)] == [
+            TopicTouched("lines")
         ]
 
 

@@ -13,7 +13,7 @@ import pytest
 from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.hosts import TaskChannel
 from headrace.connect.records import Queue
-from headrace.connect.worker import Failed, Started, Waits
+from headrace.connect.worker import Failed, Started, WaitsFor
 from tests.connect.hosts.running import Heard, await_that, launched, launcher_in, on_loop
 
 QUEUE = Queue("t", "b", 0)
@@ -44,7 +44,7 @@ class Peer:
 
 
 def waits_for(heard: Heard) -> list[str]:
-    return [event.what for event in heard.events if isinstance(event, Waits)]
+    return [event.what for event in heard.events if isinstance(event, WaitsFor)]
 
 
 async def comes_back(peer: Peer, heard: Heard, call: str) -> None:

@@ -14,7 +14,7 @@ from headrace.connect.worker import (
     PluginAnswer,
     PluginCall,
     Started,
-    StopFailed,
+    StopRaised,
     Unhealthy,
 )
 from headrace.errors import ProcessingError
@@ -74,7 +74,7 @@ async def leak(launcher: ProcessLauncher, config: dict[str, str], where: str) ->
     else:
         await heard.first(Started)
         host.ask_stop()
-        await heard.first(StopFailed)
+        await heard.first(StopRaised)
     return heard
 
 
@@ -87,7 +87,7 @@ async def test_no_cause_no_log_and_no_answer_of_the_engine_has_a_secret(
             heard = await leak(launcher, config, where)
             for event in heard.events:
                 told = repr(event)
-                assert_hidden(told, quoted=isinstance(event, (Failed, StopFailed, Unhealthy)))
+                assert_hidden(told, quoted=isinstance(event, (Failed, StopRaised, Unhealthy)))
         written = everything_written(tmp_path)
     for word in ("printed ********", "written ********", "WARNING", "refused ********"):
         assert word in written

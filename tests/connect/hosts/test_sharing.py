@@ -23,7 +23,7 @@ from headrace.connect.hosts import host as hosting
 from headrace.connect.lifecycle import boot_time
 from headrace.connect.log import ClusterView, ConnectorPut, TasksPut, fold
 from headrace.connect.worker import Failed, PluginAnswer, Started, WorkerSettings
-from headrace.connect.worker.catalog import Plugin
+from headrace.connect.worker.catalog import PluginDescription
 from headrace.connect.worker.worker import host_spec
 from tests.connect.fakes.launcher import FakePositions
 from tests.connect.hosts.leaky import PASSWORD, TOKEN
@@ -332,7 +332,10 @@ def test_who_shares(config: dict[str, str], more: dict[str, Any], shares: str) -
     view, _ = fold(ClusterView(), ConnectorPut(request="a", name="a", config=config), 0)
     tasks = TasksPut(name="a", config_version=view.entries["a"].version, configs=[{}])
     view, _ = fold(view, tasks, 1)
-    plugin, settings = Plugin(class_name="shop.Orders", type="source"), WorkerSettings(**more)
+    plugin, settings = (
+        PluginDescription(class_name="shop.Orders", type="source"),
+        WorkerSettings(**more),
+    )
     specs = [host_spec(one, view.entries["a"], plugin, settings) for one in view.units()]
     assert [(one.kind, one.shares) for one in specs] == [("connector", shares), ("task", "")]
 

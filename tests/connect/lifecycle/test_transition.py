@@ -26,20 +26,20 @@ from headrace.connect.lifecycle import (
     Kill,
     Launch,
     LaunchFailed,
-    Limits,
     Phase,
     ProbeFailed,
     ProbePassed,
-    Record,
+    RecordState,
     Refuse,
     Release,
     Start,
-    Step,
     StopAsked,
     StopFailed,
+    StopStep,
     Target,
     Tick,
-    Unit,
+    UnitState,
+    UnitTimeouts,
     Waits,
     kafka_state,
     transition,
@@ -47,16 +47,16 @@ from headrace.connect.lifecycle import (
 from headrace.connect.lifecycle.transition import LEGAL
 from headrace.connect.naming import UnitId
 
-LIMITS = Limits(start=180, ask=5, cancel=3, kill=3, probes=3)
+LIMITS = UnitTimeouts(start=180, ask=5, cancel=3, kill=3, probes=3)
 BOOM = Cause("boom", "Traceback: boom")
 both_kinds = pytest.mark.parametrize(
     "fresh",
-    [Unit(id=UnitId("orders", 0, 7)), Unit(id=UnitId("orders", None, 7))],
+    [UnitState(id=UnitId("orders", 0, 7)), UnitState(id=UnitId("orders", None, 7))],
     ids=["task", "connector"],
 )
 
 
-def after(unit: Unit, *events: Event) -> tuple[Unit, list[Action]]:
+def after(unit: UnitState, *events: Event) -> tuple[UnitState, list[Action]]:
     """Give the unit after some events, and the actions of the last one."""
     actions: tuple[Action, ...] = ()
     for event in events:
@@ -66,14 +66,14 @@ def after(unit: Unit, *events: Event) -> tuple[Unit, list[Action]]:
 
 def kinds(actions: list[Action]) -> list[str]:
     return [
-        f"Record {action.phase}" if isinstance(action, Record) else type(action).__name__
+        f"Record {action.phase}" if isinstance(action, RecordState) else type(action).__name__
         for action in actions
     ]
 
 
-def reached(phase: str) -> Unit:
+def reached(phase: str) -> UnitState:
     """Give a unit in some situation."""
-    unit = Unit(id=UnitId("orders", 0, 7))
+    unit = UnitState(id=UnitId("orders", 0, 7))
     return after(unit, *PATHS[phase])[0]
 
 
@@ -200,9 +200,9 @@ def test_there_are_six_phases() -> None:
 @pytest.mark.requirement(34)
 @pytest.mark.requirement(38)
 @both_kinds
-def test_pending_is_recorded_before_the_process_is_made(fresh: Unit) -> None:
+def test_pending_is_recorded_before_the_process_is_made(fresh: UnitState) -> None:
     unit, actions = after(fresh, Start(at=0))
-    assert isinstance(actions[0], Record)
+    assert isinstance(actions[0], RecordState)
     assert isinstance(actions[1], Launch)
     assert unit.due == 180
 
@@ -210,17 +210,17 @@ def test_pending_is_recorded_before_the_process_is_made(fresh: Unit) -> None:
 @pytest.mark.requirement(26)
 @pytest.mark.defect(2)
 @both_kinds
-def test_a_start_that_raises_shows_its_cause_at_once(fresh: Unit) -> None:
+def test_a_start_that_raises_shows_its_cause_at_once(fresh: UnitState) -> None:
     unit, actions = after(fresh, Start(at=0), HostFailed(BOOM, at=1))
     assert unit.phase is Phase.ERROR
-    assert actions[0] == Record(phase=Phase.ERROR, cause=BOOM, ending=Ending.RAISED)
+    assert actions[0] == RecordState(phase=Phase.ERROR, cause=BOOM, ending=Ending.RAISED)
     assert not unit.gone
 
 
 @pytest.mark.requirement(25)
 @pytest.mark.requirement(44)
 @both_kinds
-def test_a_start_that_hangs_is_forced_and_ends_in_error(fresh: Unit) -> None:
+def test_a_start_that_hangs_is_forced_and_ends_in_error(fresh: UnitState) -> None:
     unit, _ = after(fresh, Start(at=0))
     done: list[str] = []
     for at in (180, 185, 188):
@@ -241,14 +241,14 @@ def test_a_start_that_hangs_is_forced_and_ends_in_error(fresh: Unit) -> None:
 @pytest.mark.requirement(45)
 @pytest.mark.defect(1)
 @both_kinds
-def test_a_stop_that_hangs_goes_up_the_ladder(fresh: Unit) -> None:
+def test_a_stop_that_hangs_goes_up_the_ladder(fresh: UnitState) -> None:
     unit, _ = after(fresh, Start(at=0), HostStarted(at=1), StopAsked(at=10))
     for at in (15, 18):
         unit, _ = after(unit, Tick(at=at))
     assert not unit.gone
     unit, actions = after(unit, HostExited(None, 9, at=19))
     assert [(rung.step, rung.at) for rung in unit.rungs] == [
-        (Step.ASK, 10), (Step.CANCEL, 15), (Step.KILL, 18), (Step.GONE, 19),
+        (StopStep.ASK, 10), (StopStep.CANCEL, 15), (StopStep.KILL, 18), (StopStep.GONE, 19),
     ]  # fmt: skip
     assert kinds(actions) == ["Record ERROR", "Release"]
     assert (unit.forced, unit.ending) == (True, Ending.KILLED)
@@ -397,13 +397,13 @@ def events() -> st.SearchStrategy[Event]:
 @pytest.mark.requirement(36)
 @given(st.lists(st.tuples(events(), st.floats(0, 200)), max_size=40))
 def test_whatever_happens_in_whatever_order(story: list[tuple[Event, float]]) -> None:
-    unit, now = Unit(id=UnitId("orders", 0, 7)), 0.0
+    unit, now = UnitState(id=UnitId("orders", 0, 7)), 0.0
     launched = released = False
     for event, pause in story:
         now += pause
         before = unit
         unit, actions = transition(before, replace(event, at=now), LIMITS)
-        path = [before.phase, *(one.phase for one in actions if isinstance(one, Record))]
+        path = [before.phase, *(one.phase for one in actions if isinstance(one, RecordState))]
         for one, following in itertools.pairwise(path):
             assert following is one or following in LEGAL[one]
         assert path[-1] is unit.phase  # every change is recorded
@@ -426,13 +426,13 @@ def test_whatever_happens_in_whatever_order(story: list[tuple[Event, float]]) ->
 def test_whoever_is_asked_to_stop_is_killed_in_bounded_time(
     story: list[tuple[Event, float]], force: bool
 ) -> None:
-    unit, now = Unit(id=UnitId("orders", 0, 7)), 0.0
+    unit, now = UnitState(id=UnitId("orders", 0, 7)), 0.0
     for event, pause in story:
         now += pause
         unit, _ = transition(unit, replace(event, at=now), LIMITS)
     unit, actions = transition(unit, StopAsked(force=force, at=now), LIMITS)
     asked = now
-    killed = unit.step is Step.KILL
+    killed = unit.step is StopStep.KILL
     while unit.alive and not killed:
         assert unit.due is not None
         now = max(now, unit.due)
@@ -445,7 +445,9 @@ def test_whoever_is_asked_to_stop_is_killed_in_bounded_time(
 
 def test_what_a_unit_waits_for_is_recorded_until_it_comes_or_the_unit_ends() -> None:
     waiting, actions = after(reached("running"), Waits("topic a", at=2))
-    assert [action.waits_for for action in actions if isinstance(action, Record)] == ["topic a"]
+    assert [action.waits_for for action in actions if isinstance(action, RecordState)] == [
+        "topic a"
+    ]
     assert waiting.phase is Phase.RUNNING
     assert after(waiting, Waits("topic a", at=3))[1] == []
     assert after(waiting, Waits("", at=3))[0].waits_for == ""

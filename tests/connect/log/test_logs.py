@@ -14,8 +14,8 @@ import pytest
 from headrace.connect.log import (
     LARGEST_RECORD,
     ClusterView,
+    CompactedRecord,
     FileLog,
-    Kept,
     Log,
     MemoryLog,
     Record,
@@ -45,7 +45,9 @@ def run(kind: str, folder: Path, test: Test) -> None:
     asyncio.run(body())
 
 
-async def everything(items: AsyncIterator[tuple[int, Record | Kept]]) -> list[tuple[int, str]]:
+async def everything(
+    items: AsyncIterator[tuple[int, Record | CompactedRecord]],
+) -> list[tuple[int, str]]:
     return [(position, getattr(record, "name", "")) async for position, record in items]
 
 

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from headrace.client import AsyncAdmin, AsyncClient, AsyncProducer, Message
-from headrace.connect.log import FileLog, Kept, MemoryLog, Record
-from headrace.connect.log.file import LogFile
+from headrace.connect.log import CompactedRecord, FileLog, MemoryLog, Record
+from headrace.connect.log.file import JsonLinesFile
 from headrace.connect.log.protocol import decoded, encoded
 from headrace.connect.running import joined_cluster, running_worker
 from headrace.connect.worker import Connect, Worker
@@ -70,7 +70,7 @@ def test_what_earlier_releases_have_written_is_read() -> None:
                 for field in msgspec.structs.fields(one)
                 if getattr(one, field.name) != field.default
             }
-    assert told.keys() >= {*get_args(Record), Kept}
+    assert told.keys() >= {*get_args(Record), CompactedRecord}
     for kind, names in told.items():
         assert names == {field.name for field in msgspec.structs.fields(kind)}, kind
 
@@ -87,7 +87,7 @@ def test_what_a_newer_release_has_written_is_refused_and_not_skipped() -> None:
 
 
 def test_a_worker_that_stands_alone_does_not_begin_on_such_a_log(tmp_path: Path) -> None:
-    file = LogFile(tmp_path)
+    file = JsonLinesFile(tmp_path)
     file.append(0, [WRITTEN[0], NEWER[0]])
     file.close()
     with pytest.raises(CorruptLogError, match=f"position 0 .* {REFUSED}: .*from-the-future"):

@@ -17,7 +17,16 @@ import pytest
 from headrace.broker.network.listener import make_certificate
 from headrace.connect.log import MemoryLog
 from headrace.connect.rest import OPERATIONS, RestServer
-from headrace.connect.worker import Cause, Connect, Counted, Failed, Figures, Moved, Waits, Worker
+from headrace.connect.worker import (
+    Cause,
+    Connect,
+    Counted,
+    Failed,
+    Figures,
+    Moved,
+    WaitsFor,
+    Worker,
+)
 from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.fakes.plugins import CHAOS, CHAOS_TRANSFORM, FILE_SINK, config_of
 from tests.connect.running import Running, quick_settings, running
@@ -194,7 +203,7 @@ def test_metrics_tasks_and_the_log_tell_what_was_moved_and_what_is_waited_for(
     async def tell() -> None:
         host.tell(Moved(Figures(records=70, bytes=900, written=3, commits=7, rollbacks=1, lag=5)))
         host.tell(Counted(ERRORS))
-        host.tell(Waits("the database is away"))
+        host.tell(WaitsFor("the database is away"))
 
     worker.do(tell())
     assert "task moved-0 waits for the database is away" in caplog.messages

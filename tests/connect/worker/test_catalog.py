@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headrace.connect.worker.catalog import Catalog, Plugin
+from headrace.connect.worker.catalog import PluginDescription, PluginInspector
 from headrace.errors import ConnectNotFoundError, ConnectRequestError
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, FAKES, FakePlugin
@@ -14,17 +14,17 @@ from tests.connect.fakes.plugins import CHAOS, FAKES, FakePlugin
 TWINS = (FakePlugin("a.CutConnector", "source"), FakePlugin("b.CutConnector", "sink"))
 
 
-def connector(catalog: Catalog, name: str) -> Plugin:
+def connector(catalog: PluginInspector, name: str) -> PluginDescription:
     return asyncio.run(catalog.connector(name))
 
 
-def listed(catalog: Catalog) -> set[str]:
+def listed(catalog: PluginInspector) -> set[str]:
     return {one.class_name for one in asyncio.run(catalog.plugins())}
 
 
 def test_what_is_installed_while_it_runs_is_listed_and_asked_for_once() -> None:
     launcher = FakeLauncher()
-    catalog = Catalog(launcher)
+    catalog = PluginInspector(launcher)
     assert "a.CutConnector" not in listed(catalog)
     launcher.fakes = (*FAKES, TWINS[0])
     launcher.packages += 1
@@ -38,7 +38,7 @@ def test_what_is_installed_while_it_runs_is_listed_and_asked_for_once() -> None:
 
 @pytest.mark.parametrize("name", ["Cut", "CutConnector"])
 def test_name_of_several_plugins_is_refused_with_the_choices(name: str) -> None:
-    catalog = Catalog(FakeLauncher(fakes=TWINS))
+    catalog = PluginInspector(FakeLauncher(fakes=TWINS))
     with pytest.raises(ConnectRequestError, match=r"matches alias Cut.*a\.Cut\w+, b\.Cut"):
         connector(catalog, name)
     with pytest.raises(ConnectRequestError, match="Please use full package and class name"):
@@ -49,13 +49,13 @@ def test_name_of_several_plugins_is_refused_with_the_choices(name: str) -> None:
 
 def test_full_name_wins_over_the_same_word_as_another_ones_alias() -> None:
     fakes = (FakePlugin("a.Cut", "source", aliases=("b.Cut",)), FakePlugin("b.Cut", "sink"))
-    assert connector(Catalog(FakeLauncher(fakes=fakes)), "b.Cut").type == "sink"
+    assert connector(PluginInspector(FakeLauncher(fakes=fakes)), "b.Cut").type == "sink"
 
 
 def test_full_name_of_a_class_works_though_nothing_lists_it() -> None:
     launcher = FakeLauncher()
     launcher.unlisted = (FakePlugin("shop.Till", "sink"),)
-    catalog = Catalog(launcher)
+    catalog = PluginInspector(launcher)
     assert connector(catalog, "shop.Till").role == "sink"
     assert connector(catalog, "shop.Till").role == "sink"
     assert launcher.asked("plugins") == 2
@@ -72,6 +72,6 @@ def test_full_name_of_a_class_works_though_nothing_lists_it() -> None:
 
 
 def test_every_name_of_a_plugin_means_it() -> None:
-    catalog = Catalog(FakeLauncher())
+    catalog = PluginInspector(FakeLauncher())
     for name in (CHAOS, "ChaosConnector", "Chaos", "chaos"):
         assert connector(catalog, name).class_name == CHAOS

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headrace.connect.lifecycle import Phase
-from headrace.connect.log import ConnectorDeleted, Kept, MemoryLog, Record, StatusSet
+from headrace.connect.log import CompactedRecord, ConnectorDeleted, MemoryLog, Record, StatusSet
 from headrace.connect.worker import HostSpec
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, config_of
@@ -25,7 +25,7 @@ class OvertakenLog(MemoryLog):
         self._before: Callable[[StatusSet], Record] | None = before
         self.said: list[StatusSet] = []
 
-    async def append(self, record: Record | Kept) -> int:
+    async def append(self, record: Record | CompactedRecord) -> int:
         if isinstance(record, StatusSet):
             if record.task == 0 and record.phase is Phase.PENDING and self._before is not None:
                 before, self._before = self._before, None

@@ -11,16 +11,16 @@ import pytest
 from headrace.connect.lifecycle import Target
 from headrace.connect.log import (
     ClusterView,
+    CompactedRecord,
     ConnectorDeleted,
     ConnectorPut,
     FileLog,
-    Kept,
     MemoryLog,
     Record,
     TasksWanted,
 )
 from headrace.connect.naming import UnitId
-from headrace.connect.worker import Connect, ReconfigureAsked, Stop, Worker, plan
+from headrace.connect.worker import Connect, ReconfigureAsked, StopCopy, Worker, plan
 from headrace.errors import ConnectConflictError, ConnectorNotFoundError, ConnectRequestError
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, config_of
@@ -259,7 +259,7 @@ class LateLog(MemoryLog):
     def write_unread(self, record: Record) -> None:
         self._unread.append(record)
 
-    async def append(self, record: Record | Kept) -> int:
+    async def append(self, record: Record | CompactedRecord) -> int:
         while self._unread:
             await super().append(self._unread.pop(0))
         return await super().append(record)
@@ -356,7 +356,7 @@ def test_what_is_put_or_deleted_on_one_worker_is_effective_on_all_of_the_same_lo
 def test_a_pass_stops_what_runs_without_any_config() -> None:
     held = [UnitId("a", None, 1), UnitId("a", 0, 2)]
     found = plan(ClusterView(), "w1", held, lambda unit: True)
-    assert found.stops == (Stop(held[0]), Stop(held[1]))
+    assert found.stops == (StopCopy(held[0]), StopCopy(held[1]))
 
 
 def test_pause_keeps_processes_and_stop_does_not() -> None:

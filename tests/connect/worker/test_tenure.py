@@ -12,8 +12,8 @@ import pytest
 from headrace.connect.lifecycle import Phase, boot_time
 from headrace.connect.log import (
     AssignmentMade,
+    CompactedRecord,
     ConnectorPut,
-    Kept,
     MemoryLog,
     Record,
     StatusSet,
@@ -33,7 +33,7 @@ class FarLog(MemoryLog):
         super().__init__()
         self.since: float | None = None
 
-    async def append(self, record: Record | Kept) -> int:
+    async def append(self, record: Record | CompactedRecord) -> int:
         while self.since is not None:
             await asyncio.sleep(0.01)
         return await super().append(record)

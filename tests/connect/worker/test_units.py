@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connect.lifecycle import Phase, Step, Target
+from headrace.connect.lifecycle import Phase, StopStep, Target
 from headrace.connect.log import FileLog, MemoryLog
 from headrace.connect.worker import (
     Cause,
@@ -91,7 +91,7 @@ def test_a_stop_that_hangs_is_killed_rung_by_rung_and_holds_up_nobody(key: str) 
             found = report(connect, "stuck", task)
             assert (found.phase, found.forced, found.pid_alive) == ("ERROR", True, False)
             steps = [rung["step"] for rung in found.rungs]
-            assert steps == [Step.ASK, Step.CANCEL, Step.KILL, Step.GONE]
+            assert steps == [StopStep.ASK, StopStep.CANCEL, StopStep.KILL, StopStep.GONE]
             assert 0.3 <= found.rungs[1]["after"] < found.rungs[2]["after"]
 
     asyncio.run(scenario())

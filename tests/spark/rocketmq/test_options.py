@@ -9,7 +9,7 @@ from headrace.errors import SettingsError
 from headrace.spark.rocketmq.options import (
     READ_OPTIONS,
     WRITE_OPTIONS,
-    Assignment,
+    AssignedQueues,
     Pattern,
     ReadOptions,
     Topics,
@@ -45,7 +45,7 @@ def test_pattern_and_assignment_are_subscriptions() -> None:
     assert isinstance(pattern, Pattern)
     assert pattern.pattern.pattern == "li.*"
     assigned = read_options({**NAMESRV, "assign": '{"a": [0, "broker-a@1"]}'}, "batch")
-    assert assigned.subscription == Assignment({"a": {"0": 0, "broker-a@1": 0}})
+    assert assigned.subscription == AssignedQueues({"a": {"0": 0, "broker-a@1": 0}})
 
 
 def test_numbers_flags_and_durations_are_read() -> None:

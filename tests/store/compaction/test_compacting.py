@@ -16,7 +16,7 @@ from headrace.protocol.ids import pack_host
 from headrace.protocol.records import RecordFields, encode_record, join_records
 from headrace.protocol.stamps import stamp_records
 from headrace.store.compaction import CompactionReport, QueueLog
-from headrace.store.compaction.compactor import Pace
+from headrace.store.compaction.compactor import RateLimit
 from headrace.store.compaction.data_file import ENTRY_BYTES
 from headrace.store.compaction.manifest import (
     MANIFEST_NAME,
@@ -547,7 +547,7 @@ class TestWhenAndHowMuch:
 
     def test_the_pace_is_kept(self) -> None:
         slept: list[float] = []
-        pace = Pace(1000, slept.append)
+        pace = RateLimit(1000, slept.append)
         pace(500)
         pace(1500)
         assert 0.4 < slept[0] <= 0.5

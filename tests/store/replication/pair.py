@@ -9,8 +9,7 @@ from headrace.errors import StoreError
 from headrace.store import MessageStore, StageKey, StoreSettings
 from headrace.store.replication.copyist import Copyist
 from headrace.store.replication.following import (
-    Copy,
-    Cut,
+    CopyBytes,
     CutDone,
     Event,
     Fetch,
@@ -21,9 +20,10 @@ from headrace.store.replication.following import (
     Received,
     Refused,
     Restart,
+    TruncateLog,
     Welcomed,
 )
-from headrace.store.replication.leading import Verdict, judge
+from headrace.store.replication.leading import PositionVerdict, judge
 from tests.store.samples import UnsyncedOps, append_of, chunk_of, log_files, section_of, settings
 
 LOG = "log-1"
@@ -119,15 +119,18 @@ class InProcess:
             return Welcomed(primary.head(LOG))
         if isinstance(instruction, Fetch):
             newest = self.machine.head.epochs.newest
-            if judge(primary.head(LOG), log, newest, instruction.position) is not Verdict.FITS:
+            if (
+                judge(primary.head(LOG), log, newest, instruction.position)
+                is not PositionVerdict.FITS
+            ):
                 return Refused()
             most = instruction.max_bytes
             stretch = primary.read(instruction.position, min(most, self.max_bytes * most >> 22))
             # Bytes that were sent stay what they are, also when their sender cuts its log now.
             return Received(stretch.base, stretch.position, memoryview(bytes(stretch.content)))
-        if isinstance(instruction, Copy):
+        if isinstance(instruction, CopyBytes):
             return self.copyist.copy(instruction, sync=True)
-        if isinstance(instruction, Cut):
+        if isinstance(instruction, TruncateLog):
             return self.copyist.cut(instruction, log)
         if isinstance(instruction, Restart):
             return self.copyist.restart(instruction, log)

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.errors import CorruptLogError, StoreError
 from headrace.store import MessageStore
-from headrace.store.replication.following import Copy, Cut, Greet, Halt, Lost, Restart
+from headrace.store.replication.following import CopyBytes, Greet, Halt, Lost, Restart, TruncateLog
 from tests.store.replication.pair import (
     LOG,
     READ_ONLY,
@@ -63,7 +63,7 @@ def test_readers_of_a_follower_see_a_unit_only_with_its_end(
         seen.append(sum(map(len, contents(follower.store).values())))
     assert follower.machine.head.end == end
     assert set(seen) == {0, 7}
-    assert sum(isinstance(each, Copy) for each in follower.story) > 3
+    assert sum(isinstance(each, CopyBytes) for each in follower.story) > 3
     follower.store.close()
 
 
@@ -215,7 +215,7 @@ def test_old_primary_cuts_what_it_wrote_alone_and_follows(
     primary.close()
     old = InProcess(tmp_path / "primary", lambda: follower.store, log=LOG)
     old.catch_up()
-    assert [each for each in old.story if isinstance(each, Cut)]
+    assert [each for each in old.story if isinstance(each, TruncateLog)]
     assert segments(tmp_path / "copy") == segments(tmp_path / "primary")
     assert contents(old.store) == contents(follower.store)
     follower.store.close()
@@ -284,7 +284,7 @@ def test_two_brokers_promoted_to_one_number_are_told_apart(
     two.primary = lambda: one.store
     two.reopen_as_follower()
     two.catch_up()
-    assert [each.position for each in two.story if isinstance(each, Cut)] == [end]
+    assert [each.position for each in two.story if isinstance(each, TruncateLog)] == [end]
     assert segments(tmp_path / "one") == segments(tmp_path / "two")
     one.store.close()
     two.store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.store.replication.following import Epoch, EpochTable, LogHead, common_point
-from headrace.store.replication.leading import ReplicaBook, Settled, Verdict, judge
+from headrace.store.replication.leading import PositionVerdict, ReplicaBook, Settled, judge
 
 FIRST = EpochTable()
 SECOND = FIRST.opened(Epoch(1, 500, 7))
@@ -36,18 +36,18 @@ def test_logs_part_at_the_end_of_the_last_epoch_that_they_share(
 @pytest.mark.parametrize(
     ("log", "newest", "position", "verdict"),
     [
-        ("l1", Epoch(0, 0, 0), 500, Verdict.FITS),
-        ("l1", Epoch(0, 0, 0), 501, Verdict.DIVERGED),
-        ("l1", Epoch(1, 500, 7), 900, Verdict.FITS),
-        ("l1", Epoch(1, 500, 7), 901, Verdict.DIVERGED),
-        ("l1", Epoch(1, 500, 8), 600, Verdict.DIVERGED),
-        ("l1", Epoch(2, 800, 9), 850, Verdict.STALE),
-        ("l2", Epoch(0, 0, 0), 300, Verdict.DIVERGED),
-        ("l1", Epoch(0, 0, 0), 99, Verdict.GONE),
+        ("l1", Epoch(0, 0, 0), 500, PositionVerdict.FITS),
+        ("l1", Epoch(0, 0, 0), 501, PositionVerdict.DIVERGED),
+        ("l1", Epoch(1, 500, 7), 900, PositionVerdict.FITS),
+        ("l1", Epoch(1, 500, 7), 901, PositionVerdict.DIVERGED),
+        ("l1", Epoch(1, 500, 8), 600, PositionVerdict.DIVERGED),
+        ("l1", Epoch(2, 800, 9), 850, PositionVerdict.STALE),
+        ("l2", Epoch(0, 0, 0), 300, PositionVerdict.DIVERGED),
+        ("l1", Epoch(0, 0, 0), 99, PositionVerdict.GONE),
     ],
 )
 def test_primary_judges_a_follower_by_epoch_and_position(
-    log: str, newest: Epoch, position: int, verdict: Verdict
+    log: str, newest: Epoch, position: int, verdict: PositionVerdict
 ) -> None:
     assert judge(LogHead("l1", SECOND, 100, 900), log, newest, position) is verdict
 

@@ -12,8 +12,8 @@ import pytest
 
 from headrace.errors import CorruptLogError
 from headrace.store import MessageStore
-from headrace.store.replication.following import Cut
-from headrace.store.replication.rebuild import QueueRebuild, Stage
+from headrace.store.replication.following import TruncateLog
+from headrace.store.replication.rebuild import QueueRebuild, RebuildStage
 from tests.store.compacted import TOPIC, compacting, follow, put, queue_folder_of, table
 from tests.store.replication.pair import InProcess, demote, open_store, promote
 from tests.store.samples import append_of, log_files
@@ -61,7 +61,7 @@ def step(copy: MessageStore, primary: MessageStore, count: int = 3) -> QueueRebu
     for entry in copy.rebuilds.wanted():
         if not entry.session:
             return copy.rebuilds.begin(entry, "session")
-        if entry.stage is Stage.PULLING:
+        if entry.stage is RebuildStage.PULLING:
             return pull_once(entry, copy, primary, count)
         return copy.rebuilds.compact(entry)
     return None
@@ -267,7 +267,7 @@ def test_cut_log_takes_its_compaction_log_with_it(
     demote(follower.store)
     follower.reopen_as_follower()
     follower.catch_up()
-    assert [each for each in follower.story if isinstance(each, Cut)]
+    assert [each for each in follower.story if isinstance(each, TruncateLog)]
     rebuild(follower.store, other.store)
     assert table(follow(follower.store)) == wanted | {"fresh": b"1"}
     both_compacted(follower.store, other.store)

@@ -21,7 +21,7 @@ from headrace.protocol.columns import MessageColumns
 from headrace.runtime.blocks import Block
 from headrace.runtime.chunk import Int64s
 from headrace.runtime.marks import LogPlace, Marks
-from headrace.runtime.planning import QueueRange, Split
+from headrace.runtime.planning import OffsetRange, Split
 from headrace.runtime.sources.messages import original_at
 from headrace.runtime.sources.task import run_source
 from headrace.runtime.task import Task
@@ -67,7 +67,7 @@ class _BrokerQueues(SourceQueues):
         for message in sent:
             self._append(message, clock)
         ranges = tuple(
-            QueueRange(name, begin, len(self._logs[name]))
+            OffsetRange(name, begin, len(self._logs[name]))
             for name, begin in begins.items()
             if begin < len(self._logs[name])
         )

@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.client import Admin, Client, PullConsumer
 from headrace.errors import TopicNotFoundError
-from headrace.protocol.commit_log import CommitLog, Verdict
+from headrace.protocol.commit_log import CommitReader, Verdict
 from headrace.protocol.transactions import CommitRecord, commit_in
 from headrace.runtime import MemoryStore
 from headrace.runtime.bolts.states import TaskStates
@@ -84,7 +84,7 @@ def read_history(client: Client, topology: Topology) -> list[CommitRecord]:
         (queue,) = client.queues(topology.commit_topic)
     except TopicNotFoundError:
         return []
-    consumer, log = PullConsumer(client), CommitLog()
+    consumer, log = PullConsumer(client), CommitReader()
     found = []
     for block in consumer.blocks(queue, 0, consumer.end_offset(queue)):
         for message in block.messages():

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.commit.drivers import DriverName
-from headrace.runtime.supervision import RetryPolicy, Standing, after_failure
+from headrace.runtime.supervision import FailureRecord, RetryPolicy, after_failure
 from headrace.settings import JobSettings
 from headrace.spark.transactions import settings_of
 from headrace.transactions import TransactionTopology
@@ -56,7 +56,7 @@ class LocalJob:
         HeadraceError
             What no further try may mend.
         """
-        standing = Standing()
+        standing = FailureRecord()
         while True:
             driver = self._open()
             try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.clients import Member
 from headrace.broker.network.admission import check_group, check_heartbeat
-from headrace.broker.rewriting import SendBack, sent_back, with_delay
+from headrace.broker.rewriting import SendBackRequest, sent_back, with_delay
 from headrace.broker.topics import RETRY_PREFIX
 from headrace.errors import (
     InvalidParameterError,
@@ -206,7 +206,7 @@ async def send_back(core: Core, request: Request) -> Command:
     if message.topic not in (origin, RETRY_PREFIX + group):
         # Whoever may read one topic must not get a copy of another one's messages.
         raise NoPermissionError(f"the message at {position} is not of topic {origin!r}")
-    asked = SendBack(
+    asked = SendBackRequest(
         group,
         request.number("maxReconsumeTimes", config.retry_max_times),
         level=request.number("delayLevel"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.transactions.book import Outcome
-from headrace.broker.transactions.service import Ending
+from headrace.broker.transactions.service import HalfMessageEnd
 from headrace.errors import NotFoundError
 from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
 from headrace.store.keys import KeyQuery
@@ -28,7 +28,7 @@ async def end_transaction(core: Core, request: Request) -> Command:
     """Deliver a half message, or drop it; a producer that does not know is asked again."""
     outcome = _OUTCOMES.get(request.number("commitOrRollback"))
     if outcome is not None:
-        ending = Ending(
+        ending = HalfMessageEnd(
             request.text("producerGroup"),
             request.number("tranStateTableOffset"),
             request.number("commitLogOffset"),

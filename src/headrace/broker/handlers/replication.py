@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.broker.replication.follower import changed, own_stamp
 from headrace.broker.replication.promotion import fence, promote
-from headrace.broker.replication.replicas import Lease
+from headrace.broker.replication.replicas import SessionLease
 from headrace.broker.replication.state import Role
 from headrace.errors import (
     BrokerBusyError,
@@ -20,7 +20,7 @@ from headrace.errors import (
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.replication import FenceRequest, Greeting, Welcome
 from headrace.store.replication.following import Epoch
-from headrace.store.replication.leading import Verdict, judge
+from headrace.store.replication.leading import PositionVerdict, judge
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
@@ -67,12 +67,12 @@ async def follow_log(core: Core, request: Request) -> Command:
     newest = Epoch(number("epoch"), number("epochStart"), number("epochMark", signed=False))
     head = replication.port.head(replication.state.log)
     verdict = judge(head, request.text("log"), newest, position)
-    if verdict is Verdict.STALE:
+    if verdict is PositionVerdict.STALE:
         replication.fence(newest.number, "")
         raise FencedError(
             f"the follower at {address} knows epoch {newest.number}: this broker was replaced"
         )
-    if verdict is not Verdict.FITS:
+    if verdict is not PositionVerdict.FITS:
         remark = f"position {position} of {request.text('log')!r} is {verdict.value}"
         return request.reply(ResponseCode.PULL_OFFSET_MOVED, remark)
     replication.heard(follower, address, position, number("durable"))
@@ -107,9 +107,9 @@ async def pull_records(core: Core, request: Request) -> Command:
         return request.reply()
     first, now = request.flag("first"), core.loop.time()
     lease = replication.leases.touch(key, session, first=first, now=now)
-    if lease is Lease.BUSY:
+    if lease is SessionLease.BUSY:
         raise BrokerBusyError(f"queue {key[1]} of topic {key[0]!r} is being compacted")
-    if lease is Lease.LOST:
+    if lease is SessionLease.LOST:
         remark = f"session {session!r} took too long a break: begin again"
         return request.reply(ResponseCode.PULL_OFFSET_MOVED, remark)
     most = min(request.number("maxBytes"), _MOST_BYTES)

@@ -13,7 +13,7 @@ import numpy as np
 from headrace.broker.drafts import Draft
 from headrace.broker.network.admission import check_batch, check_new_topic
 from headrace.broker.requests import failure
-from headrace.broker.rewriting import Sending, is_special, rewritten
+from headrace.broker.rewriting import SendHeader, is_special, rewritten
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX
 from headrace.errors import InvalidParameterError, MessageRejectedError, NotReplicatedError
 from headrace.protocol.attributes import CLEANUP_POLICY
@@ -169,7 +169,7 @@ def _append(
     uniq_key = found[1] if found else _uniq_keys.take()
     if special:
         draft = _draft(fields, queue_id, body, host, uniq_key)
-        return uniq_key, rewritten(core, draft, Sending(fields.most_times)).append()
+        return uniq_key, rewritten(core, draft, SendHeader(fields.most_times)).append()
     properties = fields.properties
     if not found:
         properties = f"{UNIQ_KEY}\x01{uniq_key}\x02{properties}"

@@ -40,7 +40,7 @@ class Waiting(Protocol):
         """End it at once."""
 
 
-class Ledger:
+class ConnectionLedger:
     """Sums over all connections, and the queues that form when one is too high.
 
     Parameters
@@ -154,7 +154,7 @@ class Hooks:
     #: Takes each answer to a request of the broker's own, with the connection's number.
     answered: Callable[[int, Command], None]
     #: What all connections hold together.
-    ledger: Ledger
+    ledger: ConnectionLedger
 
 
 class Connection(asyncio.Protocol):

@@ -122,7 +122,7 @@ _KEEP_ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class Admission:
     """What a port lets in."""
 
     limits: Limits
@@ -155,7 +155,7 @@ class Listener:
     """
 
     def __init__(
-        self, listening: socket.socket, make: Callable[[], Connection], gate: Gate
+        self, listening: socket.socket, make: Callable[[], Connection], gate: Admission
     ) -> None:
         self._socket = listening
         self._make = make

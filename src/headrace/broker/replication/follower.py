@@ -33,8 +33,7 @@ from headrace.protocol.routes import MappingDetail, TopicConfig
 from headrace.store.log import GoneError
 from headrace.store.replication.copyist import cut_log, empty_store
 from headrace.store.replication.following import (
-    Copy,
-    Cut,
+    CopyBytes,
     Epoch,
     EpochTable,
     Event,
@@ -48,9 +47,10 @@ from headrace.store.replication.following import (
     Received,
     Refused,
     Restart,
+    TruncateLog,
     Welcomed,
 )
-from headrace.store.replication.rebuild import Stage
+from headrace.store.replication.rebuild import RebuildStage
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
@@ -103,7 +103,7 @@ class Rebuilder:
     async def _rebuild(self, remote: Remote, entry: QueueRebuild) -> None:
         call = self._core.in_thread
         try:
-            if entry.stage is Stage.PULLING:
+            if entry.stage is RebuildStage.PULLING:
                 entry = await self._pull(remote, entry)
                 failpoint("replica.rebuild.pulled")
                 entry = await call(self._rebuilds.pulled, entry)
@@ -184,7 +184,7 @@ Versions = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReplicatedTable:
     """One table: how to read it here, and how to replace it there."""
 
     version: Callable[[Core], int]
@@ -211,22 +211,24 @@ def _replace_offsets(core: Core, table: dict[str, dict[str, dict[int, int]]]) ->
     core.offsets.replace(table)
 
 
-TABLES: dict[str, Table] = {
+TABLES: dict[str, ReplicatedTable] = {
     # Mappings first: a topic without its mapping would be read by the wrong numbers.
-    "static_topics": Table(
+    "static_topics": ReplicatedTable(
         lambda core: core.static_topics.version,
         lambda core: list(core.static_topics.details().values()),
         list[MappingDetail],
         lambda core, details: core.static_topics.replace(details),
     ),
-    "topics": Table(lambda core: core.topics.version, _topics, list[TopicConfig], _replace_topics),
-    "groups": Table(
+    "topics": ReplicatedTable(
+        lambda core: core.topics.version, _topics, list[TopicConfig], _replace_topics
+    ),
+    "groups": ReplicatedTable(
         lambda core: core.groups.version,
         lambda core: core.groups.configs(),
         list[SubscriptionGroupConfig],
         _replace_groups,
     ),
-    "offsets": Table(
+    "offsets": ReplicatedTable(
         lambda core: core.offsets.version,
         lambda core: core.offsets.table(),
         dict[str, dict[str, dict[int, int]]],
@@ -409,13 +411,13 @@ class FollowerTask:
     async def _perform(self, remote: Remote, instruction: Instruction) -> Event:
         if isinstance(instruction, Fetch):
             return await self._fetch(remote, instruction)
-        if isinstance(instruction, Copy):
+        if isinstance(instruction, CopyBytes):
             return await self._core.stored(
                 self._port.copy(
                     instruction.base, instruction.position, instruction.content, sync=self._sync
                 )
             )
-        if isinstance(instruction, Cut | Restart):
+        if isinstance(instruction, TruncateLog | Restart):
             self._change(instruction)
             raise _Reopening
         return await self._greet(remote)
@@ -476,10 +478,10 @@ class FollowerTask:
         self._replication.lag = max(end - position - len(content), 0)
         return Received(int(answer.ext["base"]), position, content)
 
-    def _change(self, instruction: Cut | Restart) -> None:
+    def _change(self, instruction: TruncateLog | Restart) -> None:
         """Have the store cut or emptied while the broker is down."""
         path, head = self._core.folder / "store", self._machine.head
-        if isinstance(instruction, Cut):
+        if isinstance(instruction, TruncateLog):
             _log.warning(
                 "the log goes up to %d, but is the log of %s only up to %d: the %d bytes behind "
                 "are cut",

@@ -125,7 +125,7 @@ Key = tuple[str, int, int]
 """Topic, queue id and birth."""
 
 
-class Lease(Enum):
+class SessionLease(Enum):
     """What became of a session."""
 
     #: The queue stays as it is until the session ends.
@@ -166,17 +166,17 @@ class RebuildLeases:
         #: Until when, by queue and session.
         self._queues: dict[Key, dict[str, float]] = {}
 
-    def touch(self, key: Key, session: str, *, first: bool, now: float) -> Lease:
+    def touch(self, key: Key, session: str, *, first: bool, now: float) -> SessionLease:
         """Begin a session, or go on with it."""
         sessions = self._queues.get(key)
         if first:
             if sessions is None and not self._pause(key):
-                return Lease.BUSY
+                return SessionLease.BUSY
             sessions = self._queues.setdefault(key, {})
         elif sessions is None or session not in sessions:
-            return Lease.LOST
+            return SessionLease.LOST
         sessions[session] = now + self._expiry
-        return Lease.GRANTED
+        return SessionLease.GRANTED
 
     def end(self, key: Key, session: str) -> None:
         """End a session."""

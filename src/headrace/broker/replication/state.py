@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.broker.snapshots import load_snapshot, save_snapshot
 
-__all__ = ["ReplicaState", "Role", "Start", "load_state", "role_at_start", "save_state"]
+__all__ = ["ReplicaState", "Role", "ReplicaStart", "load_state", "role_at_start", "save_state"]
 
 
 class Role(StrEnum):
@@ -47,14 +47,14 @@ class ReplicaState(msgspec.Struct, kw_only=True):
     followers: list[str] = []
 
 
-class Start(msgspec.Struct, frozen=True):
+class ReplicaStart(msgspec.Struct, frozen=True):
     """How to begin, and what to say about it."""
 
     role: Role
     warning: str = ""
 
 
-def role_at_start(state: ReplicaState, follow: str | None) -> Start:
+def role_at_start(state: ReplicaState, follow: str | None) -> ReplicaStart:
     """Decide what a broker is when it starts, by its file and by what it is told to follow.
 
     Examples
@@ -64,19 +64,19 @@ def role_at_start(state: ReplicaState, follow: str | None) -> Start:
     """
     if follow is None:
         if state.role is Role.FOLLOWER:
-            return Start(
+            return ReplicaStart(
                 Role.FOLLOWER,
                 f"this broker goes on following {state.primary}: it was never promoted",
             )
-        return Start(state.role)
+        return ReplicaStart(state.role)
     if state.role is Role.PRIMARY and state.left == follow:
         # The command line of old: to follow now would throw away what was written since.
-        return Start(
+        return ReplicaStart(
             Role.PRIMARY,
             f"this broker was promoted in place of {follow}, which it is told to follow: it "
             "stays a primary",
         )
-    return Start(Role.FOLLOWER)
+    return ReplicaStart(Role.FOLLOWER)
 
 
 def load_state(folder: Path) -> ReplicaState:

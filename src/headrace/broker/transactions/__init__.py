@@ -1,14 +1,20 @@
 """Transactions: messages that wait for their producer's word, and are then delivered or not."""
 
-from headrace.broker.transactions.book import Half, Outcome, Progress, Standing, TransactionBook
-from headrace.broker.transactions.service import Ending, Transactions
+from headrace.broker.transactions.book import (
+    Half,
+    HalfMessageState,
+    Outcome,
+    ReadProgress,
+    TransactionBook,
+)
+from headrace.broker.transactions.service import HalfMessageEnd, Transactions
 
 __all__ = [
-    "Ending",
+    "HalfMessageEnd",
     "Half",
     "Outcome",
-    "Progress",
-    "Standing",
+    "ReadProgress",
+    "HalfMessageState",
     "TransactionBook",
     "Transactions",
 ]

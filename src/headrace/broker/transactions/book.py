@@ -59,7 +59,7 @@ class Outcome(Enum):
     DISCARDED = "discard"
 
 
-class Standing(Enum):
+class HalfMessageState(Enum):
     """What can be done about a half message that has not ended, or ended long ago."""
 
     OPEN = "open"
@@ -86,7 +86,7 @@ class Half:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReadProgress:
     """From where on the two queues must be read after a restart."""
 
     #: No half message before this offset is open.
@@ -129,8 +129,8 @@ class TransactionBook:
     (<Outcome.COMMITTED: 'commit'>, Progress(halves=1, marks=1))
     """
 
-    def __init__(self, timeout: int, interval: int, progress: Progress | None = None) -> None:
-        progress = progress or Progress()
+    def __init__(self, timeout: int, interval: int, progress: ReadProgress | None = None) -> None:
+        progress = progress or ReadProgress()
         self._timeout = timeout
         self._interval = interval
         #: Offset of the next half message to look at.
@@ -146,12 +146,12 @@ class TransactionBook:
         return len(self._open)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> ReadProgress:
         """From where on a restart must read."""
         first = next(iter(self._open.values()), None)
         if first is None:
-            return Progress(self.seen, self.marks)
-        return Progress(first.half.offset, first.marks)
+            return ReadProgress(self.seen, self.marks)
+        return ReadProgress(first.half.offset, first.marks)
 
     def lost(self, offset: int) -> None:
         """Go on at an offset: the queue holds no half message before it any more."""
@@ -167,14 +167,14 @@ class TransactionBook:
         self._open[half.offset] = _Open(half, due, marks=self.marks)
         heapq.heappush(self._agenda, (due, half.offset))
 
-    def standing(self, offset: int) -> Standing | Outcome:
+    def standing(self, offset: int) -> HalfMessageState | Outcome:
         """Tell where a half message stands."""
         found = self._open.get(offset)
         if found is not None:
-            return Standing.ENDING if found.is_ending else Standing.OPEN
+            return HalfMessageState.ENDING if found.is_ending else HalfMessageState.OPEN
         if offset in self._ended:
             return self._ended[offset]
-        return Standing.PAST if 0 <= offset < self.seen else Standing.UNKNOWN
+        return HalfMessageState.PAST if 0 <= offset < self.seen else HalfMessageState.UNKNOWN
 
     def end(self, offset: int) -> None:
         """Note that the end of an open half message is being written."""
@@ -252,7 +252,7 @@ _DELAYS = (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class QueueMark:
     """What a message of the queue of marks says."""
 
     #: How half messages ended; None: they were asked about.
@@ -346,7 +346,7 @@ def _mark(body: str, properties: dict[str, str], now: int) -> QueueAppend:
     return QueueAppend(MARK_TOPIC, 0, records)
 
 
-def read_marks(block: Buffer) -> list[Mark]:
+def read_marks(block: Buffer) -> list[QueueMark]:
     """Read messages of the queue of marks.
 
     >>> from dataclasses import asdict
@@ -359,7 +359,7 @@ def read_marks(block: Buffer) -> list[Mark]:
     return [_read_mark(message) for message in decode_messages(block)]
 
 
-def _read_mark(message: StoredMessage) -> Mark:
+def _read_mark(message: StoredMessage) -> QueueMark:
     outcome = message.properties.get(_OUTCOME)
     halves: dict[int, int] = {}
     try:
@@ -367,7 +367,7 @@ def _read_mark(message: StoredMessage) -> Mark:
             if word:
                 offset, _, checks = word.partition(":")
                 halves[int(offset)] = int(checks or 0)
-        return Mark(Outcome(outcome) if outcome else None, halves, message.stored)
+        return QueueMark(Outcome(outcome) if outcome else None, halves, message.stored)
     except ValueError as error:
         message_ = f"message {message.queue_offset} of topic {MARK_TOPIC} cannot be read: {error}"
         raise ProtocolError(message_) from error

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from headrace.broker.topics import DISCARD_TOPIC, HALF_TOPIC, MARK_TOPIC
 from headrace.broker.transactions.book import (
     Half,
+    HalfMessageState,
     Outcome,
-    Progress,
-    Standing,
+    ReadProgress,
     TransactionBook,
     check_marks,
     committed,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.store import QueueAppend
 
-__all__ = ["Ending", "Transactions"]
+__all__ = ["HalfMessageEnd", "Transactions"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ _LOOK = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class HalfMessageEnd:
     """What a producer says of a half message."""
 
     group: str
@@ -87,7 +87,7 @@ class Transactions:
         self._timeout = _ms(settings.transaction_timeout.total_seconds())
         interval = _ms(settings.transaction_check_interval.total_seconds())
         self._most_checks = settings.transaction_max_checks
-        saved = Progress(
+        saved = ReadProgress(
             core.offsets.get(_GROUP, HALF_TOPIC, 0) or 0,
             core.offsets.get(_GROUP, MARK_TOPIC, 0) or 0,
         )
@@ -140,7 +140,7 @@ class Transactions:
             if (self._core.offsets.get(_GROUP, topic, 0) or 0) != offset:
                 self._core.offsets.update(_GROUP, topic, 0, offset)
 
-    async def end(self, ending: Ending) -> None:
+    async def end(self, ending: HalfMessageEnd) -> None:
         """End a half message as its producer says; again: nothing.
 
         Raises
@@ -151,11 +151,11 @@ class Transactions:
         self.follow()
         message = self._checked(ending)
         standing = self._book.standing(ending.offset)
-        if standing is Standing.ENDING:
+        if standing is HalfMessageState.ENDING:
             before = self._written[ending.offset]
             await asyncio.shield(before.done)
             standing = before.outcome
-        if standing is Standing.OPEN:
+        if standing is HalfMessageState.OPEN:
             append = committed(message) if ending.outcome is Outcome.COMMITTED else None
             if append is not None:
                 self._core.topics.get(append.topic)
@@ -165,7 +165,7 @@ class Transactions:
             how = f"ended before: {standing.value}"
             raise BrokerError(f"{what} {how}", number=ResponseCode.TRANSACTION_FAILED)
 
-    def _checked(self, ending: Ending) -> StoredMessage:
+    def _checked(self, ending: HalfMessageEnd) -> StoredMessage:
         """Read the half message that is meant, and see that it is meant."""
         message = self._half(ending.position)
         if message is None or message.topic != HALF_TOPIC:
@@ -256,7 +256,7 @@ class Transactions:
         questions: list[Callable[[], bool]] = []
         try:
             for half, checks in due:
-                if book.standing(half.offset) is not Standing.OPEN:
+                if book.standing(half.offset) is not HalfMessageState.OPEN:
                     # Its producer spoke while others were put aside.
                     continue
                 message = self._half(half.position)

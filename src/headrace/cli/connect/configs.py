@@ -12,7 +12,7 @@ import typer
 
 from headrace.errors import ConfigurationError
 
-__all__ = ["ConfigOption", "Given", "Pairs", "read_config", "read_json"]
+__all__ = ["ConfigOption", "GivenConfig", "Pairs", "read_config", "read_json"]
 
 ConfigOption = Annotated[
     list[str] | None,
@@ -29,7 +29,7 @@ Pairs = Annotated[
 ]
 
 
-class Given(NamedTuple):
+class GivenConfig(NamedTuple):
     """What files and pairs say of a connector."""
 
     config: dict[str, Any]
@@ -37,7 +37,7 @@ class Given(NamedTuple):
     initial_state: str | None = None
 
 
-def read_config(given: Iterable[str], name: str | None = None) -> Given:
+def read_config(given: Iterable[str], name: str | None = None) -> GivenConfig:
     """Put a config together; what comes later wins.
 
     A file that has the connector's name beside the config gives it to the config.
@@ -70,17 +70,17 @@ def read_config(given: Iterable[str], name: str | None = None) -> Given:
             "no config is given",
             hint="give --config FILE.json, or keys such as connector.class=file-source",
         )
-    return Given(config, state)
+    return GivenConfig(config, state)
 
 
-def _part(text: str, name: str | None) -> Given:
+def _part(text: str, name: str | None) -> GivenConfig:
     key, equals, value = text.partition("=")
     if text == "-" or not equals or Path(text).is_file():
         return _unwrapped(read_json(text), text, name)
-    return Given({key.strip(): value})
+    return GivenConfig({key.strip(): value})
 
 
-def _unwrapped(value: Any, file: str, name: str | None) -> Given:
+def _unwrapped(value: Any, file: str, name: str | None) -> GivenConfig:
     """Take the config out of a file that has the connector's name beside it."""
     if not isinstance(value, dict):
         raise ConfigurationError(
@@ -88,7 +88,7 @@ def _unwrapped(value: Any, file: str, name: str | None) -> Given:
             hint='write a JSON object, {"connector.class": "..."}',
         )
     if not isinstance(value.get("config"), dict):
-        return Given(value)
+        return GivenConfig(value)
     other = value.get("name", name)
     if name is not None and other != name:
         raise ConfigurationError(
@@ -97,7 +97,7 @@ def _unwrapped(value: Any, file: str, name: str | None) -> Given:
         )
     config: dict[str, Any] = value["config"]
     named = {"name": other, **config} if "name" in value else config
-    return Given(named, value.get("initial_state"))
+    return GivenConfig(named, value.get("initial_state"))
 
 
 def read_json(file: str) -> Any:

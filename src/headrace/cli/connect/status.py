@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headrace.cli._terminal import say, terminal
-from headrace.cli.connect.configs import ConfigOption, Given, Pairs, read_config, read_json
+from headrace.cli.connect.configs import ConfigOption, GivenConfig, Pairs, read_config, read_json
 from headrace.cli.connect.rest import WorkerApi, asking
 from headrace.errors import (
     ConfigurationError,
@@ -87,7 +87,7 @@ def create(
         say(f"Connector {name} ({info['type']}) is made: {does}.")
 
 
-def _wanted(name: str | None, config: list[str], pairs: list[str]) -> tuple[str, Given]:
+def _wanted(name: str | None, config: list[str], pairs: list[str]) -> tuple[str, GivenConfig]:
     """Tell the name of a connector, its config and how it begins."""
     if name is not None and "=" in name:
         # Without a name, the first key comes in its place.

@@ -247,7 +247,7 @@ def worker(
     logging.basicConfig(format=form, level="WARNING")
     logging.getLogger("headrace.connect").setLevel(logging.INFO)
     folders = tuple(str(folder.absolute()) for folder in plugin_path or ())
-    place = _Place(folders, replace(jobs, master=master), joins=group is not None)
+    place = _WorkPlace(folders, replace(jobs, master=master), joins=group is not None)
     asyncio.run(_work(settings, place))
 
 
@@ -267,7 +267,7 @@ def _require_name(settings: WorkerSettings) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _WorkPlace:
     """Where a worker works."""
 
     #: Plugins are imported from there first.
@@ -278,7 +278,7 @@ class _Place:
     joins: bool
 
 
-async def _work(settings: WorkerSettings, place: _Place) -> None:
+async def _work(settings: WorkerSettings, place: _WorkPlace) -> None:
     """Run a worker on a cluster of brokers until it is asked to stop.
 
     The folder is taken first, which another worker may hold; then REST answers, and tells what
@@ -309,7 +309,7 @@ async def _work(settings: WorkerSettings, place: _Place) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _broker_of(place: _Place, server: RestServer) -> AsyncIterator[str]:
+async def _broker_of(place: _WorkPlace, server: RestServer) -> AsyncIterator[str]:
     """Give the name server's address, once there is one; look for Java beside that."""
     from headrace.java import find_java
 
@@ -329,7 +329,7 @@ async def _broker_of(place: _Place, server: RestServer) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def _cluster_of(
-    settings: WorkerSettings, place: _Place, address: str, server: RestServer
+    settings: WorkerSettings, place: _WorkPlace, address: str, server: RestServer
 ) -> AsyncIterator[Cluster | None]:
     """Join the cluster of workers, where there is one."""
     from headrace.client import AsyncClient, ClientSettings
@@ -361,7 +361,7 @@ def _stoppable() -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _host_settings(settings: WorkerSettings, place: _Place) -> HostSettings:
+def _host_settings(settings: WorkerSettings, place: _WorkPlace) -> HostSettings:
     from headrace.connect.config.providers import Permits
     from headrace.connect.hosts import HostSettings
 
@@ -381,7 +381,7 @@ def _host_settings(settings: WorkerSettings, place: _Place) -> HostSettings:
 @contextlib.asynccontextmanager
 async def _plane_of(
     settings: WorkerSettings,
-    place: _Place,
+    place: _WorkPlace,
     launcher: ProcessLauncher,
     address: str,
     server: RestServer,

@@ -243,7 +243,7 @@ def children_of(parent: int) -> set[int]:
 _FIRST_PAUSE, _ENDINGS_LONGEST_PAUSE = 1.0, 30.0
 
 
-class Ending(Enum):
+class ProcessEnd(Enum):
     """Why a process ended."""
 
     DONE = auto()
@@ -253,15 +253,15 @@ class Ending(Enum):
     CRASHED = auto()
 
 
-def ending(status: int) -> Ending:
+def ending(status: int) -> ProcessEnd:
     """Tell what a return code means; those below zero are signals.
 
     >>> [ending(status).name for status in (0, 1, 2, -9)]
     ['DONE', 'FAILED', 'FAILED', 'CRASHED']
     """
     if status == 0:
-        return Ending.DONE
-    return Ending.CRASHED if status < 0 else Ending.FAILED
+        return ProcessEnd.DONE
+    return ProcessEnd.CRASHED if status < 0 else ProcessEnd.FAILED
 
 
 def told(status: int) -> str:
@@ -484,7 +484,7 @@ class Supervisor:
     def _replace(self, child: Child, status: int) -> None:
         """Let another driver go on, after the end of the one that ran the job or was to."""
         how = ending(status)
-        if how is Ending.DONE or (how is Ending.FAILED and _is_for_good(child)):
+        if how is ProcessEnd.DONE or (how is ProcessEnd.FAILED and _is_for_good(child)):
             self._finish(status)
             return
         pause = self._restarts.pause()

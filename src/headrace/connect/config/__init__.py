@@ -21,7 +21,7 @@ from headrace.connect.config.declaration import (
     declare,
     key,
 )
-from headrace.connect.config.kinds import MASK, Kind, Masking, PluginName, Secret, Size
+from headrace.connect.config.kinds import MASK, Masking, PluginName, Secret, Size, ValueKind
 
 __all__ = [
     "MASK",
@@ -30,7 +30,7 @@ __all__ = [
     "ConfigDeclaration",
     "ConfigKey",
     "ConfigProblem",
-    "Kind",
+    "ValueKind",
     "Masking",
     "PluginName",
     "Secret",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from headrace.connect.config.checks import Check, at_least, matching, one_of
 from headrace.connect.config.config import Config
-from headrace.connect.config.kinds import MASK, Kind, PluginName, Secret, Size, kind_of
+from headrace.connect.config.kinds import MASK, PluginName, Secret, Size, ValueKind, kind_of
 from headrace.errors import ConnectorConfigError
 
 # Config keys: what a connector can be told, each declared once.
@@ -62,7 +62,7 @@ class ConfigKey:
     aliases: tuple[str, ...] = ()
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ValueKind:
         """How its values are read and written."""
         return kind_of(self.declared)
 

@@ -139,7 +139,7 @@ PluginKind = str
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """How values of one kind are read and written.
 
     Parameters
@@ -239,22 +239,24 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")] if text.strip() else []
 
 
-_STRING = Kind("STRING", "text", str)
-_KINDS: dict[Any, Kind] = {
+_STRING = ValueKind("STRING", "text", str)
+_KINDS: dict[Any, ValueKind] = {
     str: _STRING,
-    int: Kind("INT", "whole number", _integer),
-    float: Kind("DOUBLE", "number", _number, repr),
-    bool: Kind("BOOLEAN", "true or false", _boolean, lambda value: str(value).lower()),
-    timedelta: Kind("LONG", "duration", _duration, _write_duration),
-    Size: Kind("LONG", "size", _size),
-    Path: Kind("STRING", "path", Path),
-    Secret: Kind("PASSWORD", "secret", Secret, lambda _: MASK),
-    re.Pattern: Kind("STRING", "regular expression", _pattern, lambda value: str(value.pattern)),
-    list: Kind("LIST", "list, by commas", _split, ",".join),
+    int: ValueKind("INT", "whole number", _integer),
+    float: ValueKind("DOUBLE", "number", _number, repr),
+    bool: ValueKind("BOOLEAN", "true or false", _boolean, lambda value: str(value).lower()),
+    timedelta: ValueKind("LONG", "duration", _duration, _write_duration),
+    Size: ValueKind("LONG", "size", _size),
+    Path: ValueKind("STRING", "path", Path),
+    Secret: ValueKind("PASSWORD", "secret", Secret, lambda _: MASK),
+    re.Pattern: ValueKind(
+        "STRING", "regular expression", _pattern, lambda value: str(value.pattern)
+    ),
+    list: ValueKind("LIST", "list, by commas", _split, ",".join),
 }
 
 
-def kind_of(declared: Any) -> Kind:
+def kind_of(declared: Any) -> ValueKind:
     """Give the kind of what a key was declared as.
 
     Raises
@@ -270,7 +272,7 @@ def kind_of(declared: Any) -> Kind:
     [1, 2]
     """
     if isinstance(declared, PluginName):
-        return Kind("CLASS", f"name of one of the {declared.kind}", str.strip)
+        return ValueKind("CLASS", f"name of one of the {declared.kind}", str.strip)
     if get_origin(declared) is list:
         return _list_of(kind_of(get_args(declared)[0]))
     found = _KINDS.get(get_origin(declared) or declared)
@@ -281,11 +283,11 @@ def kind_of(declared: Any) -> Kind:
     return found
 
 
-def _list_of(item: Kind) -> Kind:
+def _list_of(item: ValueKind) -> ValueKind:
     def parse(text: str) -> list[Any]:
         return [item.parse(part) for part in _split(text)]
 
     def write(values: list[Any]) -> str:
         return ",".join(item.write(value) for value in values)
 
-    return Kind("LIST", f"list of {item.words}, by commas", parse, write)
+    return ValueKind("LIST", f"list of {item.words}, by commas", parse, write)

@@ -35,7 +35,7 @@ from headrace.connect.connectors.formats.reading import (
     delimiter_problems,
     is_appendable,
 )
-from headrace.connect.connectors.formats.standing import Found, is_unfinished
+from headrace.connect.connectors.formats.standing import ReadyFile, is_unfinished
 from headrace.connect.connectors.formats.task import FilesTask, shares
 from headrace.connect.connectors.formats.writing import (
     WRITERS,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 # Which files of a folder are ready.
 
 
-def ready_files(folder: Path, pattern: str, settle: float) -> Iterator[Found]:
+def ready_files(folder: Path, pattern: str, settle: float) -> Iterator[ReadyFile]:
     """Give the files that match, in the order of their names.
 
     Files that were written less than ``settle`` seconds ago may not be finished; nor may those
@@ -70,7 +70,7 @@ def ready_files(folder: Path, pattern: str, settle: float) -> Iterator[Found]:
         except FileNotFoundError:  # moved away since it was listed
             continue
         if path.is_file() and state.st_mtime_ns <= latest:
-            yield Found(name, state.st_size, state.st_mtime_ns)
+            yield ReadyFile(name, state.st_size, state.st_mtime_ns)
 
 
 # Names of a sink's files: they say which offsets of which queue are within.
@@ -315,7 +315,7 @@ class DirectorySourceTask(FilesTask):
             raise ConnectorConfigError(message, hint="Make it, or correct the key directory.")
         super().start(config)
 
-    def look(self) -> Iterable[Found]:
+    def look(self) -> Iterable[ReadyFile]:
         """Find the files that nobody writes to any more."""
         settle = self._config["settle.ms"].total_seconds()
         return ready_files(self._folder, self._config["files"], settle)

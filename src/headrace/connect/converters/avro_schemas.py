@@ -291,17 +291,17 @@ def schema_to_avro(schema: Schema) -> Any:
     >>> schema_to_avro(INT64.as_optional())
     ['null', 'long']
     """
-    return _Writer().written(schema, _Place())
+    return _Writer().written(schema, _SchemaPlace())
 
 
-class _Place(NamedTuple):
+class _SchemaPlace(NamedTuple):
     """Where a part of a schema stands."""
 
     #: The namespace of the record around it, which names without a dot belong to.
     namespace: str = ""
     steps: tuple[str, ...] = ()
 
-    def into(self, step: str) -> _Place:
+    def into(self, step: str) -> _SchemaPlace:
         return self._replace(steps=(*self.steps, step))
 
     def full(self, name: str) -> str:
@@ -314,17 +314,17 @@ class _Writer:
     def __init__(self) -> None:
         self._defined: dict[str, Schema] = {}
 
-    def written(self, schema: Schema, place: _Place) -> Any:
+    def written(self, schema: Schema, place: _SchemaPlace) -> Any:
         made = self._required(schema, place)
         return ["null", made] if schema.optional else made
 
-    def _required(self, schema: Schema, place: _Place) -> Any:
+    def _required(self, schema: Schema, place: _SchemaPlace) -> Any:
         if schema.type is Type.STRUCT:
             return self._record(schema, place)
         made = self._bare(schema, place) | _extras(schema)
         return made["type"] if len(made) == 1 else made
 
-    def _bare(self, schema: Schema, place: _Place) -> dict[str, Any]:
+    def _bare(self, schema: Schema, place: _SchemaPlace) -> dict[str, Any]:
         if schema.is_a(DECIMAL_NAME):
             return _decimal(schema)
         if (found := _TO_LOGICAL.get(schema.name or "")) is not None:
@@ -339,7 +339,7 @@ class _Writer:
             made["connect.type"] = schema.type.value
         return made
 
-    def _mapping(self, keys: Schema, items: Schema, place: _Place) -> dict[str, Any]:
+    def _mapping(self, keys: Schema, items: Schema, place: _SchemaPlace) -> dict[str, Any]:
         values = self.written(items, place.into("values"))
         if keys == STRING:
             return {"type": "map", "values": values}
@@ -354,7 +354,7 @@ class _Writer:
         }
         return {"type": "array", "items": entry, "connect.type": "map"}
 
-    def _record(self, schema: Schema, place: _Place) -> Any:
+    def _record(self, schema: Schema, place: _SchemaPlace) -> Any:
         name = schema.name or "_".join((*place.steps, "Record"))
         if not _NAME.fullmatch(name):
             reason = f"{name!r} cannot be the name of a record of Avro"
@@ -376,7 +376,7 @@ class _Writer:
             made["connect.name"] = name
         return made
 
-    def _field(self, field: Field, place: _Place) -> dict[str, Any]:
+    def _field(self, field: Field, place: _SchemaPlace) -> dict[str, Any]:
         if not _NAME.fullmatch(field.name) or "." in field.name:
             reason = f"{field.name!r} cannot be the name of a field of Avro"
             raise UnfitError(reason, hint="rename it, for example with ReplaceField")

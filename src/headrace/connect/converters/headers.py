@@ -80,7 +80,7 @@ def parse_header(text: str) -> Converted:
     if not stripped or stripped.startswith('"'):
         return Converted(STRING, text)
     try:
-        found = _Reader(text).whole()
+        found = _TextReader(text).whole()
     except _NotParsedError:
         return Converted(STRING, text)
     return Converted(None if _is_open(found.schema) else found.schema, found.value)
@@ -92,7 +92,7 @@ def _is_open(schema: Schema | None) -> bool:
     )
 
 
-class _Reader:
+class _TextReader:
     """Reads one value after the other from a text."""
 
     def __init__(self, text: str) -> None:

@@ -28,18 +28,18 @@ from headrace.connect.data.positions import PositionChanges, forget_positions, r
 from headrace.connect.data.process import (
     Ask,
     Command,
-    Commit,
+    CommitPositions,
     Ended,
     EngineEvent,
     Forget,
     Hold,
     Level,
+    QueryWaits,
     Ready,
     Reply,
-    Start,
-    Stop,
-    Unit,
-    Waits,
+    StartQuery,
+    StopQuery,
+    TaskCopy,
 )
 from headrace.connect.levels import set_level
 from headrace.errors import (
@@ -89,7 +89,7 @@ class Engine:
         self._settings = settings
         self._tell = tell
         self._client = Client(settings.namesrv, settings.client_settings)
-        self._runs: dict[Unit, _Run] = {}
+        self._runs: dict[TaskCopy, _TaskRun] = {}
         self._lock = threading.Lock()
         self._starting = threading.BoundedSemaphore(_AT_ONCE)
         self._turns = Turns(settings.cores)
@@ -112,10 +112,10 @@ class Engine:
         work: Callable[[], Any] = partial(self._do, command)
         with self._lock:
             match command:
-                case Start(unit=unit) if unit in self._runs:
+                case StartQuery(unit=unit) if unit in self._runs:
                     work = _nothing
-                case Start(unit=unit):
-                    run = self._runs[unit] = _Run()
+                case StartQuery(unit=unit):
+                    run = self._runs[unit] = _TaskRun()
                     self._workers.submit(self._start, command, run)
                     return
                 case Hold(unit=unit, held=held):
@@ -124,7 +124,7 @@ class Engine:
                         self._runs[unit].hold(held=held)
                 case Level(logger=name, level=level):
                     work = partial(set_level, name, level)
-                case Stop(unit=unit):
+                case StopQuery(unit=unit):
                     stopped = self._runs.pop(unit, None)
                     work = _nothing if stopped is None else stopped.stop()
         self._workers.submit(self._answer, command, work)
@@ -148,21 +148,21 @@ class Engine:
         match command:
             case Ask(connector=connector):
                 return read_positions(self._client, connector)
-            case Commit():
+            case CommitPositions():
                 self._change(command)
             case Forget(connector=connector):
                 forget_positions(self._client, connector)
         return None
 
-    def _running(self) -> dict[Unit, TaskJob]:
+    def _running(self) -> dict[TaskCopy, TaskJob]:
         with self._lock:
             return {unit: run.job for unit, run in self._runs.items() if run.job is not None}
 
-    def _change(self, command: Commit) -> None:
+    def _change(self, command: CommitPositions) -> None:
         changes = PositionChanges(self._client, command.connector, self._settings)
         changes.commit(command.positions, reset=command.reset)
 
-    def _start(self, order: Start, run: _Run) -> None:
+    def _start(self, order: StartQuery, run: _TaskRun) -> None:
         """Begin a run; that it has begun is told before that it has ended."""
         if self._answer(order, partial(self._begin, order, run)):
             watched_thread(
@@ -171,9 +171,9 @@ class Engine:
                 on_failure=partial(self._lose, order.unit, run),
             ).start()
 
-    def _begin(self, order: Start, run: _Run) -> None:
+    def _begin(self, order: StartQuery, run: _TaskRun) -> None:
         def waits(what: str) -> None:
-            self._tell(Waits(order.unit, what))
+            self._tell(QueryWaits(order.unit, what))
 
         try:
             job = TaskJob(order, self._client, self._settings, self._turns, waits)
@@ -187,7 +187,7 @@ class Engine:
             self._forget(order.unit, run)
             raise
 
-    def _watch(self, unit: Unit, run: _Run) -> None:
+    def _watch(self, unit: TaskCopy, run: _TaskRun) -> None:
         job, ended, unforeseen = run.job, Ended(unit, "it ended"), None
         assert job is not None, "what has begun has a job"
         try:
@@ -202,11 +202,11 @@ class Engine:
             logger.warning(told, job.name, ended.problem, exc_info=unforeseen)
             self._tell(ended)
 
-    def _lose(self, unit: Unit, run: _Run, error: BaseException) -> None:
+    def _lose(self, unit: TaskCopy, run: _TaskRun, error: BaseException) -> None:
         if self._forget(unit, run):
             self._tell(Ended(unit, f"its end was not seen: {type(error).__name__}: {error}"))
 
-    def _forget(self, unit: Unit, run: _Run) -> bool:
+    def _forget(self, unit: TaskCopy, run: _TaskRun) -> bool:
         """Note that a run is over; tell whether that is so without anybody having asked for it."""
         with self._lock:
             if self._runs.get(unit) is run:
@@ -221,7 +221,7 @@ class Engine:
 
 
 @dataclass(slots=True)
-class _Run:
+class _TaskRun:
     """One run of a task's job, from the moment that it is asked for."""
 
     #: None while the task opens its queues.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from headrace.client import Client
-    from headrace.connect.data.process import EngineEvent, Start, Unit
+    from headrace.connect.data.process import EngineEvent, StartQuery, TaskCopy
     from headrace.connect.data.settings import EngineSettings
     from headrace.protocol.transactions import CommitRecord, Position
     from headrace.spark.turns import Turns
@@ -73,13 +73,13 @@ class Measuring:
 
     def __init__(
         self,
-        jobs: Callable[[], Mapping[Unit, Measurable]],
+        jobs: Callable[[], Mapping[TaskCopy, Measurable]],
         tell: Callable[[EngineEvent], None],
     ) -> None:
         self._jobs = jobs
         self._tell = tell
-        self._looked: dict[Unit, tuple[int, float]] = {}
-        self._told: dict[Unit, Figures] = {}
+        self._looked: dict[TaskCopy, tuple[int, float]] = {}
+        self._told: dict[TaskCopy, Figures] = {}
 
     def start(self) -> None:
         """Look and tell for as long as the process lives."""
@@ -97,7 +97,7 @@ class Measuring:
                 self._looked[unit] = job.batch, now
                 self._measure(unit, job)
 
-    def _measure(self, unit: Unit, job: Measurable) -> None:
+    def _measure(self, unit: TaskCopy, job: Measurable) -> None:
         try:
             figures = job.figures()
         except HeadraceError as error:
@@ -139,7 +139,7 @@ class SinkQueues:
     """
 
     def __init__(
-        self, order: Start, client: Client, patience: timedelta, waits: Callable[[str], None]
+        self, order: StartQuery, client: Client, patience: timedelta, waits: Callable[[str], None]
     ) -> None:
         self._kept_as = order.kept_as or order.unit.connector
         self._job = task_job(self._kept_as, order.unit.task)
@@ -323,7 +323,7 @@ class TaskJob:
 
     def __init__(
         self,
-        order: Start,
+        order: StartQuery,
         client: Client,
         settings: EngineSettings,
         turns: Turns,

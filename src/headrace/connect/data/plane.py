@@ -11,13 +11,13 @@ import orjson
 
 from headrace.connect.data.process import (
     Ask,
-    Commit,
+    CommitPositions,
     Ended,
     EngineProcess,
     Forget,
     Measured,
-    Unit,
-    Waits,
+    QueryWaits,
+    TaskCopy,
 )
 from headrace.connect.data.settings import EngineSettings
 from headrace.connect.data.tasks import QueryTask, pauses
@@ -90,7 +90,7 @@ class DataPlane:
             jobs=jobs or JobSettings(),
         )
         self.engine = EngineProcess(settings, self._heard, self._engine_lost)
-        self._running: dict[Unit, QueryTask] = {}
+        self._running: dict[TaskCopy, QueryTask] = {}
         self._spawned: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -148,14 +148,14 @@ class DataPlane:
         """A task's host is gone."""
         self._running.pop(task.unit, None)
 
-    def _heard(self, event: Ended | Measured | Waits) -> None:
+    def _heard(self, event: Ended | Measured | QueryWaits) -> None:
         task = self._running.get(event.unit)
         if task is None:
             return
         match event:
             case Measured(figures=figures):
                 task.hear(Moved(figures))
-            case Waits(what=what):
+            case QueryWaits(what=what):
                 task.waits(what)
             case Ended(problem=problem, passes=True):
                 self.spawn(task.begin_again(problem))
@@ -206,12 +206,12 @@ class DataPlane:
         """Commit other positions; the connector does not run."""
         del config
         changed = dict(map(_committed, entries))
-        await self.engine.ask(lambda number: Commit(number, kept_as, changed))
+        await self.engine.ask(lambda number: CommitPositions(number, kept_as, changed))
 
     async def reset(self, kept_as: str, config: Mapping[str, str]) -> None:
         """Forget all positions; the connector does not run."""
         del config
-        await self.engine.ask(lambda number: Commit(number, kept_as, reset=True))
+        await self.engine.ask(lambda number: CommitPositions(number, kept_as, reset=True))
 
     async def forget(self, kept_as: str, config: Mapping[str, str]) -> None:
         """Remove the positions that are kept under a name, also those that are kept outside.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # What a worker asks of its engine, and what the engine tells: one JSON object per line.
 
 
-class Unit(msgspec.Struct, frozen=True):
+class TaskCopy(msgspec.Struct, frozen=True):
     """One copy of a task."""
 
     connector: str
@@ -42,11 +42,11 @@ class Unit(msgspec.Struct, frozen=True):
     generation: int
 
 
-class Start(msgspec.Struct, frozen=True, tag="start"):
+class StartQuery(msgspec.Struct, frozen=True, tag="start"):
     """Run a task's query."""
 
     request: int
-    unit: Unit
+    unit: TaskCopy
     role: str
     #: Where the task's host listens.
     address: str
@@ -59,18 +59,18 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     kept_as: str = ""
 
 
-class Stop(msgspec.Struct, frozen=True, tag="stop"):
+class StopQuery(msgspec.Struct, frozen=True, tag="stop"):
     """End a task's query, behind the batch that is under way."""
 
     request: int
-    unit: Unit
+    unit: TaskCopy
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):
     """Begin no batch of a task, or go on."""
 
     request: int
-    unit: Unit
+    unit: TaskCopy
     held: bool
 
 
@@ -89,7 +89,7 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     connector: str
 
 
-class Commit(msgspec.Struct, frozen=True, tag="commit"):
+class CommitPositions(msgspec.Struct, frozen=True, tag="commit"):
     """Commit other positions of a connector that does not run; an offset of None forgets."""
 
     request: int
@@ -107,7 +107,7 @@ class Forget(msgspec.Struct, frozen=True, tag="forget"):
     connector: str
 
 
-Command = Start | Stop | Hold | Ask | Commit | Forget | Level
+Command = StartQuery | StopQuery | Hold | Ask | CommitPositions | Forget | Level
 """What a worker asks."""
 
 
@@ -129,7 +129,7 @@ class Reply(msgspec.Struct, frozen=True, tag="reply"):
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """A query ended that nobody had asked to end."""
 
-    unit: Unit
+    unit: TaskCopy
     problem: str
     #: Whether it may go on later: the brokers are away.
     passes: bool = False
@@ -138,19 +138,19 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 class Measured(msgspec.Struct, frozen=True, tag="measured"):
     """What a task has moved so far; told when it has changed."""
 
-    unit: Unit
+    unit: TaskCopy
     figures: Figures
 
 
-class Waits(msgspec.Struct, frozen=True, tag="waits"):
+class QueryWaits(msgspec.Struct, frozen=True, tag="waits"):
     """A query runs, and waits for something."""
 
-    unit: Unit
+    unit: TaskCopy
     #: What that is; empty: for nothing more.
     what: str
 
 
-EngineEvent = Ready | Reply | Ended | Measured | Waits
+EngineEvent = Ready | Reply | Ended | Measured | QueryWaits
 """What the engine tells."""
 
 
@@ -184,7 +184,7 @@ class EngineProcess:
     def __init__(
         self,
         settings: EngineSettings,
-        heard: Callable[[Ended | Measured | Waits], None],
+        heard: Callable[[Ended | Measured | QueryWaits], None],
         lost: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -263,7 +263,7 @@ class EngineProcess:
                 self._ready.set_result(None)
             case Reply():
                 self._answered(event)
-            case Ended() | Measured() | Waits():
+            case Ended() | Measured() | QueryWaits():
                 self._heard(event)
 
     def _answered(self, reply: Reply) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.connect.data.process import Hold, Start, Stop, Unit
+from headrace.connect.data.process import Hold, StartQuery, StopQuery, TaskCopy
 from headrace.connect.hosts.terms import Terms
 from headrace.connect.lifecycle import Cause
-from headrace.connect.worker.launching import Exited, Failed, HostEvent, Listens, Started, Waits
+from headrace.connect.worker.launching import Exited, Failed, HostEvent, Listens, Started, WaitsFor
 from headrace.errors import EngineAwayError, JobFailedError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class QueryTask:
     def __init__(self, plane: DataPlane, spec: HostSpec, listener: Listener) -> None:
         assert spec.task is not None
         self.spec = spec
-        self.unit = Unit(spec.connector, spec.task, spec.generation)
+        self.unit = TaskCopy(spec.connector, spec.task, spec.generation)
         self._plane = plane
         self._listener = listener
         #: What the host said when its query could begin.
@@ -79,7 +79,7 @@ class QueryTask:
                 self._plane.let_go(self)
                 self._plane.spawn(self._end(event))
                 return
-            case Waits():
+            case WaitsFor():
                 self._host_waits = event.what
                 self._tell_what_it_waits_for()
                 return
@@ -129,12 +129,12 @@ class QueryTask:
             self._beginning = False
         return True
 
-    def _order(self, number: int) -> Start:
+    def _order(self, number: int) -> StartQuery:
         """Say what begins, once the engine can hear it: nobody would end it if it began now."""
         if self._ending:
             raise JobFailedError("it was stopped before it began")
         assert self._said is not None
-        return Start(
+        return StartQuery(
             request=number,
             unit=self.unit,
             role=self.spec.role,
@@ -152,7 +152,7 @@ class QueryTask:
 
     def _tell_what_it_waits_for(self) -> None:
         if not self._ending:
-            self._listener(Waits(self._host_waits or self._query_waits))
+            self._listener(WaitsFor(self._host_waits or self._query_waits))
 
     async def query_failed(self, problem: str) -> None:
         """The query has ended for good: the host may know better why, so it has the first word."""
@@ -175,7 +175,7 @@ class QueryTask:
         self._ending = True
         if self._said is not None:
             with suppress(JobFailedError, TimeoutError):
-                await self._plane.engine.ask(lambda number: Stop(number, self.unit))
+                await self._plane.engine.ask(lambda number: StopQuery(number, self.unit))
 
     # What a worker asks of a host.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.connect.handling.conversion import Converters, Message, PlainConverter, RowRef
+from headrace.connect.handling.conversion import Converters, PlainConverter, RowRef, SinkRow
 from headrace.connect.handling.failures import (
     SKIPPED,
     DeadLetter,
@@ -23,7 +23,7 @@ from headrace.connect.handling.retrying import (
 )
 from headrace.connect.handling.sink_chain import SinkChain, takes_columns
 from headrace.connect.handling.source_chain import Encoded, SourceChain, sink_chain, source_chain
-from headrace.connect.handling.stages import METRICS, Counters, HandlingStatistics, Stage
+from headrace.connect.handling.stages import METRICS, Counters, HandlingStage, HandlingStatistics
 
 __all__ = [
     "METRICS",
@@ -38,7 +38,7 @@ __all__ = [
     "GiveUp",
     "Handling",
     "HandlingStatistics",
-    "Message",
+    "SinkRow",
     "Origin",
     "Patience",
     "PlainConverter",
@@ -47,7 +47,7 @@ __all__ = [
     "SinkChain",
     "Skipped",
     "SourceChain",
-    "Stage",
+    "HandlingStage",
     "TransformLink",
     "Tries",
     "after_failure",

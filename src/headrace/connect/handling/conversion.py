@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class SinkRow:
     """One row of a sink, as it was read."""
 
     queue: Queue
@@ -41,10 +41,10 @@ class RowRef(NamedTuple):
     rows: pa.RecordBatch
     row: int
 
-    def message(self) -> Message:
+    def message(self) -> SinkRow:
         """Give the row as a message."""
         found = {name: self.rows.column(name)[self.row].as_py() for name in SINK_SCHEMA.names}
-        return Message(
+        return SinkRow(
             Queue(found["topic"], found["broker"], found["queue"]),
             found["offset"],
             found["key"],

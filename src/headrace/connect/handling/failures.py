@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import pyarrow as pa
 
 from headrace.connect.columns import SOURCE_SCHEMA
-from headrace.connect.handling.conversion import Message, RowRef
+from headrace.connect.handling.conversion import RowRef, SinkRow
 from headrace.connect.handling.retrying import Retrying
-from headrace.connect.handling.stages import Counters, Stage
+from headrace.connect.handling.stages import Counters, HandlingStage
 
 if TYPE_CHECKING:
     from headrace.connect.config import Masking
@@ -50,7 +50,7 @@ class DeadLetter:
 
 
 def dead_letter(
-    message: Message, failure: Failure, topic: str, *, context: bool, masking: Masking
+    message: SinkRow, failure: Failure, topic: str, *, context: bool, masking: Masking
 ) -> DeadLetter:
     """Make the copy of a message, with headers that say what happened to it."""
     properties = dict(message.properties)
@@ -59,7 +59,7 @@ def dead_letter(
     return DeadLetter(topic, message.key, message.value, properties, message.timestamp_ms)
 
 
-def _context(message: Message, failure: Failure, masking: Masking) -> dict[str, str]:
+def _context(message: SinkRow, failure: Failure, masking: Masking) -> dict[str, str]:
     error = failure.error
     kind = type(error)
     trace = "".join(traceback.format_exception(error))
@@ -93,7 +93,7 @@ def rows_of(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=SOURCE_SCHEMA)
 
 
-Origin: TypeAlias = "RowRef | Message | SourceRecord"
+Origin: TypeAlias = "RowRef | SinkRow | SourceRecord"
 """A record as it came."""
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class Failure:
 
     connector: str
     task: int
-    stage: Stage
+    stage: HandlingStage
     #: The class whose code was running.
     executing: str
     error: Exception
@@ -169,7 +169,7 @@ class Handling:
 
     def step(
         self,
-        stage: Stage,
+        stage: HandlingStage,
         executing: object,
         function: Callable[[A], T],
         argument: A,
@@ -202,7 +202,9 @@ class Handling:
         except Exception as error:  # noqa: BLE001 - the same
             return self.failed(stage, executing, error, origin)
 
-    def failed(self, stage: Stage, executing: object, error: Exception, origin: Origin) -> Skipped:
+    def failed(
+        self, stage: HandlingStage, executing: object, error: Exception, origin: Origin
+    ) -> Skipped:
         """Do with a record that failed for good what the policy says.
 
         Raises
@@ -210,12 +212,12 @@ class Handling:
         Exception
             The error itself, with a note, when the policy does not tolerate it.
         """
-        put = stage is Stage.TASK_PUT
+        put = stage is HandlingStage.TASK_PUT
         tolerates = self.policy.tolerates_put if put else self.policy.tolerates
         key = "errors.put.tolerance" if put else "errors.tolerance"
         return self._finish(stage, executing, error, origin, key=None if tolerates else key)
 
-    def report(self, executing: object, error: Exception, origin: RowRef | Message) -> None:
+    def report(self, executing: object, error: Exception, origin: RowRef | SinkRow) -> None:
         """Take a record that a sink task itself found to be bad.
 
         Raises
@@ -226,11 +228,11 @@ class Handling:
         self.counters.failures += 1
         tolerates = self.policy.tolerates or self.policy.tolerates_put
         key = None if tolerates else "errors.tolerance"
-        self._finish(Stage.TASK_PUT, executing, error, origin, key=key)
+        self._finish(HandlingStage.TASK_PUT, executing, error, origin, key=key)
 
     def _finish(
         self,
-        stage: Stage,
+        stage: HandlingStage,
         executing: object,
         error: Exception,
         origin: Origin,
@@ -258,9 +260,9 @@ class Handling:
         letters, self._letters = self._letters, []
         return letters
 
-    def _keep(self, failure: Failure, origin: Message | SourceRecord) -> None:
+    def _keep(self, failure: Failure, origin: SinkRow | SourceRecord) -> None:
         topic = self.policy.dead_letter_topic
-        if not topic or not isinstance(origin, Message):
+        if not topic or not isinstance(origin, SinkRow):
             return
         context = self.policy.context_headers
         self._letters.append(
@@ -268,7 +270,7 @@ class Handling:
         )
         self.counters.dead_letters += 1
 
-    def _log(self, failure: Failure, origin: Message | SourceRecord) -> None:
+    def _log(self, failure: Failure, origin: SinkRow | SourceRecord) -> None:
         if not self.policy.logs:
             return
         shown = f" The record: {origin!r:.{_LONGEST_RECORD}}" if self.policy.logs_records else ""
@@ -291,8 +293,8 @@ def _name_of(executing: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _place(origin: Message | SourceRecord) -> str:
-    if isinstance(origin, Message):
+def _place(origin: SinkRow | SourceRecord) -> str:
+    if isinstance(origin, SinkRow):
         queue = origin.queue
         return f"{queue.topic}, {queue.broker}, queue {queue.queue_id}, offset {origin.offset}"
     return f"{dict(origin.partition)} at {dict(origin.offset)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.connect.handling.failures import Handling, Skipped
-from headrace.connect.handling.stages import Stage
+from headrace.connect.handling.stages import HandlingStage
 from headrace.connect.records import SinkRecord, SourceRecord
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def transformed(
     for link in links:
         given: list[Record] = []
         for one in records:
-            step = handling.step(Stage.TRANSFORMATION, link.transform, link.apply, one, origin)
+            step = handling.step(
+                HandlingStage.TRANSFORMATION, link.transform, link.apply, one, origin
+            )
             # A record that failed takes along what it was split into before.
             if isinstance(step, Skipped):
                 return []

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from headrace.connect.columns import PACKED
-from headrace.connect.handling.conversion import Message, RowRef, queue_runs
+from headrace.connect.handling.conversion import RowRef, SinkRow, queue_runs
 from headrace.connect.handling.failures import Handling, Skipped, rows_of
 from headrace.connect.handling.links import TransformLink, transformed
 from headrace.connect.handling.retrying import is_retriable
-from headrace.connect.handling.stages import Stage
+from headrace.connect.handling.stages import HandlingStage
 from headrace.connect.plugins import SinkTask
 from headrace.connect.records import Header, Queue, SinkBatch, SinkRecord
 from headrace.protocol.compression import readable
@@ -78,13 +78,13 @@ class Putter:
         except Exception as error:
             if is_retriable(error) or not self._handling.policy.tolerates_put:
                 error.add_note(
-                    f"in stage {Stage.TASK_PUT}, with {len(part)} records; "
+                    f"in stage {HandlingStage.TASK_PUT}, with {len(part)} records; "
                     "errors.put.tolerance=all would find the one that is refused"
                 )
                 raise
             if len(part) == 1:
                 origin = self._origin_of(first(part))
-                self._handling.failed(Stage.TASK_PUT, self._task, error, origin)
+                self._handling.failed(HandlingStage.TASK_PUT, self._task, error, origin)
                 return
         else:
             return
@@ -245,8 +245,8 @@ class SinkChain:
     def _read(self, queue: Queue, run: pa.RecordBatch) -> Iterator[tuple[int, SinkRecord]]:
         """Convert a queue's rows; those that are left out are missing."""
         topic, converters = queue.topic, self._converters
-        keys = self._read_column(Stage.KEY_CONVERTER, converters.key, run, "key")
-        values = self._read_column(Stage.VALUE_CONVERTER, converters.value, run, "value")
+        keys = self._read_column(HandlingStage.KEY_CONVERTER, converters.key, run, "key")
+        values = self._read_column(HandlingStage.VALUE_CONVERTER, converters.value, run, "value")
         offsets, times, properties = (
             run.column(name).to_pylist() for name in ("offset", "timestamp", "properties")
         )
@@ -272,11 +272,11 @@ class SinkChain:
             )
 
     def _read_column(
-        self, stage: Stage, converter: Converter, run: pa.RecordBatch, name: str
+        self, stage: HandlingStage, converter: Converter, run: pa.RecordBatch, name: str
     ) -> list[tuple[Schema | None, Any] | None]:
         """Convert one column: as a whole, or one by one; what is left out is ``None``."""
         bodies, topic = run.column(name), run.column("topic")[0].as_py()
-        flags = _packed(run) if stage is Stage.VALUE_CONVERTER else {}
+        flags = _packed(run) if stage is HandlingStage.VALUE_CONVERTER else {}
         column = None if flags else converter.from_column(topic, bodies)
         if column is not None:
             return [(column.schema, value) for value in column.values.to_pylist()]
@@ -294,9 +294,11 @@ class SinkChain:
         if self._converters.header is None:
             return read(properties)
         converter = self._converters.header
-        return self.handling.step(Stage.HEADER_CONVERTER, converter, read, properties, origin)
+        return self.handling.step(
+            HandlingStage.HEADER_CONVERTER, converter, read, properties, origin
+        )
 
-    def _origin_of(self, record: SinkRecord) -> RowRef | Message:
+    def _origin_of(self, record: SinkRecord) -> RowRef | SinkRow:
         """Find the row that a record was made of."""
         if self._rows is not None:
             if self._places is None:
@@ -306,10 +308,10 @@ class SinkChain:
                 return RowRef(self._rows, row)
         return self._written(record)
 
-    def _written(self, record: SinkRecord) -> Message:
+    def _written(self, record: SinkRecord) -> SinkRow:
         """Write a record whose row is gone, because the task reports it late."""
         topic, converters = record.queue.topic, self._converters
-        return Message(
+        return SinkRow(
             record.queue,
             record.offset,
             None

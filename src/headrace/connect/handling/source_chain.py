@@ -18,7 +18,7 @@ from headrace.connect.handling.failures import Handling, Skipped
 from headrace.connect.handling.links import TransformLink, transformed
 from headrace.connect.handling.retrying import ErrorPolicy
 from headrace.connect.handling.sink_chain import SinkChain
-from headrace.connect.handling.stages import Stage
+from headrace.connect.handling.stages import HandlingStage
 from headrace.connect.plugins.catalog import Catalog
 from headrace.connect.records import Position, SourceBatch, SourceRecord
 from headrace.errors import ConnectorConfigError, HeadraceError, ProcessingError
@@ -179,16 +179,22 @@ class SourceChain:
 
     def _row_of(self, record: SourceRecord, origin: SourceRecord) -> tuple[Any, ...] | None:
         step, converters = self.handling.step, self._converters
-        key = step(Stage.KEY_CONVERTER, converters.key, self._key_of, record, origin)
+        key = step(HandlingStage.KEY_CONVERTER, converters.key, self._key_of, record, origin)
         if isinstance(key, Skipped):
             return None
-        value = step(Stage.VALUE_CONVERTER, converters.value, self._value_of, record, origin)
+        value = step(
+            HandlingStage.VALUE_CONVERTER, converters.value, self._value_of, record, origin
+        )
         if isinstance(value, Skipped):
             return None
         properties = None
         if record.headers:
             found = step(
-                Stage.HEADER_CONVERTER, converters.header, self._properties_of, record, origin
+                HandlingStage.HEADER_CONVERTER,
+                converters.header,
+                self._properties_of,
+                record,
+                origin,
             )
             if isinstance(found, Skipped):
                 return None
@@ -259,7 +265,7 @@ def source_chain(
     >>> chain.encode([record]).rows.column("value").to_pylist()
     [b'{"line":"hello"}']
     """
-    parts = _Parts(texts, catalog or Catalog.installed(), masking or Masking())
+    parts = _ChainParts(texts, catalog or Catalog.installed(), masking or Masking())
     policy = ErrorPolicy.of(texts, "source")
     handling = Handling(connector, task, policy, masking=parts.masking, wait=wait, logger=logger)
     return SourceChain(parts.links, parts.converters, handling)
@@ -276,13 +282,13 @@ def sink_chain(
     logger: logging.Logger | None = None,
 ) -> SinkChain:
     """Make the chain of a sink task; the parameters are those of :func:`source_chain`."""
-    parts = _Parts(texts, catalog or Catalog.installed(), masking or Masking())
+    parts = _ChainParts(texts, catalog or Catalog.installed(), masking or Masking())
     policy = ErrorPolicy.of(texts, "sink")
     handling = Handling(connector, task, policy, masking=parts.masking, wait=wait, logger=logger)
     return SinkChain(parts.links, parts.converters, handling)
 
 
-class _Parts:
+class _ChainParts:
     """Makes transforms, predicates and converters, and has their secrets hidden."""
 
     def __init__(self, texts: Mapping[str, str], catalog: Catalog, masking: Masking) -> None:

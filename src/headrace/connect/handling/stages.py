@@ -78,7 +78,7 @@ class Counters:
         return HandlingStatistics(**vars(self))
 
 
-class Stage(StrEnum):
+class HandlingStage(StrEnum):
     """What was being done with a record, by the words of Kafka Connect's headers."""
 
     TASK_POLL = "TASK_POLL"

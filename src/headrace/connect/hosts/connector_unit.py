@@ -12,14 +12,14 @@ from headrace.connect.config.providers import references
 from headrace.connect.handling.retrying import ErrorPolicy, Retrying
 from headrace.connect.handling.stages import Counters
 from headrace.connect.hosts.causes import cause_of
-from headrace.connect.hosts.contexts import Committed, HostedConnector, connector_of
-from headrace.connect.hosts.life import Life, Unit
+from headrace.connect.hosts.contexts import CommittedPositions, HostedConnector, connector_of
+from headrace.connect.hosts.life import Life, RunningUnit
 from headrace.connect.hosts.outside import OutsideValues
 from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config
-    from headrace.connect.hosts.control import Control
+    from headrace.connect.hosts.control import HostControl
     from headrace.connect.hosts.launcher import Told
     from headrace.connect.plugins import Connector
 
@@ -29,10 +29,10 @@ __all__ = ["ConnectorUnit"]
 _WORTH_HIDING = 4
 
 
-class ConnectorUnit(Unit):
+class ConnectorUnit(RunningUnit):
     """Starts a connector, lets it watch what it watches, asks it for its tasks, and stops it."""
 
-    def __init__(self, told: Told, control: Control, life: Life) -> None:
+    def __init__(self, told: Told, control: HostControl, life: Life) -> None:
         self._told = told
         self._control = control
         self._life = life
@@ -74,7 +74,7 @@ class ConnectorUnit(Unit):
             self._config,
             self._control,
             self._life,
-            Committed(self._told.positions),
+            CommittedPositions(self._told.positions),
         )
 
     def start(self) -> str:

@@ -30,9 +30,9 @@ from headrace.errors import PluginError
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config, Masking
-    from headrace.connect.hosts.control import Control
+    from headrace.connect.hosts.control import HostControl
     from headrace.connect.hosts.launcher import Told
-    from headrace.connect.hosts.life import Life, Unit
+    from headrace.connect.hosts.life import Life, RunningUnit
 
 
 # Find and import plugins, and read their configs: in hosts only.
@@ -117,7 +117,7 @@ def connector_class(texts: Mapping[str, str], modules: Sequence[str] = ()) -> ty
     return found
 
 
-def connector_of(unit: Unit, told: Told, masking: Masking) -> tuple[Any, Config]:
+def connector_of(unit: RunningUnit, told: Told, masking: Masking) -> tuple[Any, Config]:
     """Import a unit's connector and read its config, each as a step that a cause can name.
 
     The class is whatever its package made of it, so nothing is known of its type.
@@ -142,7 +142,7 @@ def config_of(kind: type[Connector], texts: Mapping[str, str], masking: Masking)
     return config
 
 
-class Committed(OffsetReader):
+class CommittedPositions(OffsetReader):
     """The positions that were committed last; any thread may read and change them.
 
     Examples
@@ -192,7 +192,7 @@ class Committed(OffsetReader):
 class _Hosted:
     """What all contexts do in the same way."""
 
-    def __init__(self, connector: str, config: Config, control: Control, life: Life) -> None:
+    def __init__(self, connector: str, config: Config, control: HostControl, life: Life) -> None:
         self.connector = connector
         self.config = config
         self.logger = logging.getLogger(f"headrace.connect.plugin.{connector}")
@@ -211,7 +211,12 @@ class HostedConnector(_Hosted, ConnectorContext):
     """The context of a connector."""
 
     def __init__(
-        self, connector: str, config: Config, control: Control, life: Life, committed: Committed
+        self,
+        connector: str,
+        config: Config,
+        control: HostControl,
+        life: Life,
+        committed: CommittedPositions,
     ) -> None:
         super().__init__(connector, config, control, life)
         self._committed = committed
@@ -235,7 +240,7 @@ class HostedSinkTask(_Hosted, SinkTaskContext):
     #: The task's number.
     task = 0
 
-    def __init__(self, connector: str, config: Config, control: Control, life: Life) -> None:
+    def __init__(self, connector: str, config: Config, control: HostControl, life: Life) -> None:
         super().__init__(connector, config, control, life)
         self._asking = threading.Lock()
         #: The queues that are open.

@@ -26,10 +26,10 @@ import orjson
 
 from headrace.watched import OnFailure, end_process, watched_thread
 
-__all__ = ["Control"]
+__all__ = ["HostControl"]
 
 
-class Control:
+class HostControl:
     r"""A host's end.
 
     Parameters

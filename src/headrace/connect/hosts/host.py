@@ -27,17 +27,17 @@ from headrace.connect.handling import sink_chain, source_chain
 from headrace.connect.hosts.causes import cause_of
 from headrace.connect.hosts.connector_unit import ConnectorUnit
 from headrace.connect.hosts.contexts import (
-    Committed,
+    CommittedPositions,
     HostedConnector,
     add_new_places,
     catalog,
     config_of,
     connector_class,
 )
-from headrace.connect.hosts.control import Control
+from headrace.connect.hosts.control import HostControl
 from headrace.connect.hosts.keeper import mask_output
 from headrace.connect.hosts.launcher import Told
-from headrace.connect.hosts.life import Life, Unit
+from headrace.connect.hosts.life import Life, RunningUnit
 from headrace.connect.hosts.serving import packed, unpacked
 from headrace.connect.hosts.sink_unit import SinkUnit
 from headrace.connect.hosts.source_unit import SourceUnit
@@ -94,10 +94,10 @@ def _move(config: dict[str, str]) -> None:
             "offset": 0,
             "value": rows["value"][0].as_py(),
         }
-        sink.deliver(pa.RecordBatch.from_pylist([message], schema=SINK_SCHEMA), _Nothing())
+        sink.deliver(pa.RecordBatch.from_pylist([message], schema=SINK_SCHEMA), _Discard())
 
 
-class _Nothing(SinkTask):
+class _Discard(SinkTask):
     """Takes records and does nothing with them."""
 
     def put(self, records: object) -> None:
@@ -107,7 +107,7 @@ class _Nothing(SinkTask):
 # Questions to plugins, each answered in a host that lives for it alone.
 
 
-def answer_call(told: Told, control: Control, masking: Masking) -> None:
+def answer_call(told: Told, control: HostControl, masking: Masking) -> None:
     """Answer the question; plugin code that raises makes a cause of it."""
     life = Life(control, told.who, masking=masking)
     try:
@@ -190,7 +190,7 @@ def _made(told: Told, life: Life) -> tuple[Any, Config]:
     kind = connector_class(texts, told.modules)
     config = config_of(kind, texts, life.masking)
     connector = kind()
-    committed = Committed(told.positions)
+    committed = CommittedPositions(told.positions)
     connector.context = HostedConnector(told.connector, config, life.control, life, committed)
     return connector, config
 
@@ -220,7 +220,7 @@ def set_up_logging() -> None:
 
 def run(connected: socket.socket) -> None:
     """Hear over the socket what is to run, and run it."""
-    control = Control(connected)
+    control = HostControl(connected)
     control.tell("born", pid=os.getpid())
     told = msgspec.convert(control.ask(), Told)
     restrict(told.permits)
@@ -239,7 +239,7 @@ def run(connected: socket.socket) -> None:
         sys.exit(1)
 
 
-def _lived(told: Told, control: Control, masking: Masking) -> Life:
+def _lived(told: Told, control: HostControl, masking: Masking) -> Life:
     """Take a unit through its life, in this thread."""
     life = Life(control, told.who, told.probe, masking)
     if told.paused:
@@ -248,7 +248,7 @@ def _lived(told: Told, control: Control, masking: Masking) -> Life:
     return life
 
 
-def _share(connected: socket.socket, control: Control, masking: Masking) -> None:
+def _share(connected: socket.socket, control: HostControl, masking: Masking) -> None:
     """Have connectors live here, each in a thread of its own, until the worker wants none more.
 
     What one hides in what this process prints, all do.
@@ -267,7 +267,7 @@ def _share(connected: socket.socket, control: Control, masking: Masking) -> None
 
 def _take_in(channel: socket.socket, masking: Masking) -> None:
     """Have a unit live in a thread of its own, beside others."""
-    control = Control(channel, alone=False)
+    control = HostControl(channel, alone=False)
 
     def live() -> None:
         control.tell("born", pid=os.getpid())
@@ -289,7 +289,7 @@ def _take_in(channel: socket.socket, masking: Masking) -> None:
     watched_thread(live, name="connector", on_failure=leave).start()
 
 
-def _unit(told: Told, control: Control, life: Life) -> Unit:
+def _unit(told: Told, control: HostControl, life: Life) -> RunningUnit:
     if told.kind == "connector":
         return ConnectorUnit(told, control, life)
     kind = SourceUnit if told.role == "source" else SinkUnit

@@ -25,7 +25,7 @@ from headrace.watched import watched_thread
 if TYPE_CHECKING:
     from headrace.connect.config import Config
     from headrace.connect.handling.retrying import Retrying
-    from headrace.connect.hosts.control import Control
+    from headrace.connect.hosts.control import HostControl
     from headrace.connect.hosts.terms import Terms
     from headrace.connect.plugins import Connector, SinkTask, SourceTask
 
@@ -106,7 +106,7 @@ _GRACE_OF_FAILED = 5.0
 _COUNTING = 1.0
 
 
-class Unit(ABC):
+class RunningUnit(ABC):
     """A connector or a task; every method but :meth:`wake` is called by one thread, its main one."""
 
     #: What is being called now, for the cause.
@@ -195,14 +195,14 @@ class Life:
     """
 
     def __init__(
-        self, control: Control, who: str, probe: float = 0.0, masking: Masking | None = None
+        self, control: HostControl, who: str, probe: float = 0.0, masking: Masking | None = None
     ) -> None:
         self.control = control
         self._who = who
         self._probe = probe
         self._failing = threading.Lock()
         self._main = threading.get_ident()
-        self._unit: Unit | None = None
+        self._unit: RunningUnit | None = None
         self._counting = threading.Lock()
         #: What was told of the unit's counts, once it is made.
         self._counts: Mapping[str, int] | None = None
@@ -217,7 +217,7 @@ class Life:
         self._waits = {"call": "", "probe": ""}
         self._telling = threading.Lock()
 
-    def live(self, unit: Unit) -> None:
+    def live(self, unit: RunningUnit) -> None:
         """Make, start, work, stop."""
         self._unit = unit
         words: dict[str, Callable[..., object]] = {
@@ -233,7 +233,7 @@ class Life:
             self._run(unit)
             self._end(unit)
 
-    def _make(self, unit: Unit) -> bool:
+    def _make(self, unit: RunningUnit) -> bool:
         try:
             unit.make()
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
@@ -242,7 +242,7 @@ class Life:
         self._counts = {}
         return True
 
-    def _run(self, unit: Unit) -> None:
+    def _run(self, unit: RunningUnit) -> None:
         try:
             if not unit.await_start():
                 return
@@ -263,7 +263,7 @@ class Life:
             else:
                 self._fail(error, unit.doing)
 
-    def _end(self, unit: Unit) -> None:
+    def _end(self, unit: RunningUnit) -> None:
         self.stopping.set()
         try:
             with unit.in_call("stop()"):
@@ -356,13 +356,13 @@ class Life:
                 self._counts = counts
                 self.control.tell("counted", counts=counts)
 
-    def _watch_health(self, unit: Unit) -> None:
+    def _watch_health(self, unit: RunningUnit) -> None:
         if self._probe:
             watched_thread(
                 partial(self._look, unit), name="headrace-probe", on_failure=self.break_off
             ).start()
 
-    def _look(self, unit: Unit) -> None:
+    def _look(self, unit: RunningUnit) -> None:
         probe = Probe(self._who, unit.healthy, self._probe, self.masking)
         while not self.stopping.wait(self._probe):
             if self._waits["call"]:

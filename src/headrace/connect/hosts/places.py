@@ -13,10 +13,10 @@ from headrace.connect.handling.conversion import queue_runs
 if TYPE_CHECKING:
     from headrace.connect.records import Queue
 
-__all__ = ["Places"]
+__all__ = ["NextOffsets"]
 
 
-class Places:
+class NextOffsets:
     """The next offset of each queue.
 
     A worker of Spark may die after its records were put and before it heard so; the next one

@@ -30,11 +30,11 @@ from headrace.connect.worker.launching import (
     PluginAnswer,
     ReconfigureAsked,
     Started,
-    StopFailed,
     Stopped,
-    TopicUsed,
+    StopRaised,
+    TopicTouched,
     Unhealthy,
-    Waits,
+    WaitsFor,
 )
 from headrace.watched import watched_task
 
@@ -194,14 +194,14 @@ class HostedUnit(asyncio.Protocol):
                 self._told_end = True
                 self._emit(Failed(_cause(message)))
             case "stop_failed":
-                self._emit(StopFailed(_cause(message)))
+                self._emit(StopRaised(_cause(message)))
             case "waits":
                 self.waits_for = message["what"]
-                self._emit(Waits(self.waits_for))
+                self._emit(WaitsFor(self.waits_for))
             case "unhealthy":
                 self._emit(Unhealthy(message["reason"]))
             case "topic":
-                self._emit(TopicUsed(message["topic"]))
+                self._emit(TopicTouched(message["topic"]))
             case "counted":
                 self._emit(Counted(message["counts"]))
             case "answer" | "task_configs":

@@ -153,7 +153,7 @@ Answer = tuple[dict[str, Any], "pa.RecordBatch | None"]
 """Header and records of an answer."""
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not a failure of the host
+class RequestRefused(Exception):  # noqa: N818 - an answer, not a failure of the host
     """The request cannot be answered; the client gets the text."""
 
 
@@ -204,7 +204,7 @@ class Serving:
                 with self._answering():
                     try:
                         answer = self._answer(header, records)
-                    except Refused as refusal:
+                    except RequestRefused as refusal:
                         answer = {"error": str(refusal)}, None
                     send(client, *answer)
 

@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from headrace.connect.handling import SinkChain, sink_chain, takes_columns
 from headrace.connect.hosts.contexts import HostedSinkTask, catalog, connector_of
-from headrace.connect.hosts.life import Life, Unit
-from headrace.connect.hosts.places import Places
-from headrace.connect.hosts.serving import Answer, Refused, Serving
+from headrace.connect.hosts.life import Life, RunningUnit
+from headrace.connect.hosts.places import NextOffsets
+from headrace.connect.hosts.serving import Answer, RequestRefused, Serving
 from headrace.connect.hosts.terms import Terms
 from headrace.connect.records import Queue
 
 if TYPE_CHECKING:
-    from headrace.connect.hosts.control import Control
+    from headrace.connect.hosts.control import HostControl
     from headrace.connect.hosts.launcher import Told
     from headrace.connect.plugins import SinkTask
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Dead letters of a sink task, kept until the batch after theirs is flushed.
 
 
-class Letters:
+class DeadLetters:
     """What is to go to the dead-letter topic, by batch.
 
     Who asked for a batch's letters may have died before they were sent, so they are given again.
@@ -117,21 +117,21 @@ T = TypeVar("T")
 _Request = tuple[dict[str, Any], "pa.RecordBatch | None", "Future[Answer]"]
 
 
-class SinkUnit(Unit):
+class SinkUnit(RunningUnit):
     """Calls the task for the engine's requests."""
 
-    def __init__(self, told: Told, control: Control, life: Life) -> None:
+    def __init__(self, told: Told, control: HostControl, life: Life) -> None:
         self._told = told
         self._control = control
         self._life = life
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self._places = Places()
+        self._places = NextOffsets()
         #: Most records, and most bytes of them, that one call of ``put`` gets.
         self._most: tuple[int, int]
         #: The topics that it has read.
         self._topics: set[str] = set()
         self._chain: SinkChain
-        self._letters = Letters()
+        self._letters = DeadLetters()
         self._task: SinkTask
         self._context: HostedSinkTask
         self._serving: Serving
@@ -199,11 +199,11 @@ class SinkUnit(Unit):
             header, records, done = request
             try:
                 answer = self._do(header, records)
-            except Refused as refusal:
+            except RequestRefused as refusal:
                 done.set_exception(refusal)
             except BaseException as error:
                 told = self._life.masking(f"{self._told.who} failed: {error}")
-                done.set_exception(Refused(told))
+                done.set_exception(RequestRefused(told))
                 raise
             else:
                 done.set_result(answer)
@@ -215,7 +215,7 @@ class SinkUnit(Unit):
         if header["op"] == "in_engine":
             return {"work": self._in_engine}, None
         if self._life.stopping.is_set():
-            raise Refused(f"{self._told.who} is stopping")
+            raise RequestRefused(f"{self._told.who} is stopping")
         done: Future[Answer] = Future()
         self._requests.put((header, records, done))
         if self._life.stopping.is_set():
@@ -233,7 +233,7 @@ class SinkUnit(Unit):
         }
         op = header["op"]
         if op not in doing:
-            raise Refused(f"a sink task does not know the request {op!r}")
+            raise RequestRefused(f"a sink task does not know the request {op!r}")
         if op in {"put", "flush"}:
             self._refuse_late(header)
         return doing[op](header, records)
@@ -242,7 +242,7 @@ class SinkUnit(Unit):
         """Refuse what somebody brings or makes sure of behind a batch that came after his own."""
         asked = (header.get("epoch", 0), header["batch"])
         if self._fenced or asked < self._newest:
-            raise Refused("batch {1} of epoch {0} is late".format(*asked))
+            raise RequestRefused("batch {1} of epoch {0} is late".format(*asked))
         self._newest = asked
 
     def _open(self, header: dict[str, Any], _records: object) -> Answer:
@@ -323,7 +323,7 @@ class SinkUnit(Unit):
         with contextlib.suppress(queue.Empty):
             while True:
                 if request := self._requests.get_nowait():
-                    request[2].set_exception(Refused(f"{self._told.who} is stopping"))
+                    request[2].set_exception(RequestRefused(f"{self._told.who} is stopping"))
 
     def wake(self) -> None:
         """Let the task's thread look up."""

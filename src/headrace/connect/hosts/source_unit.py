@@ -17,9 +17,14 @@ import pyarrow.compute as pc
 
 from headrace.connect.columns import SOURCE_SCHEMA
 from headrace.connect.handling import SourceChain, source_chain
-from headrace.connect.hosts.contexts import Committed, HostedSourceTask, catalog, connector_of
-from headrace.connect.hosts.life import Life, Unit
-from headrace.connect.hosts.serving import Answer, Refused, Serving
+from headrace.connect.hosts.contexts import (
+    CommittedPositions,
+    HostedSourceTask,
+    catalog,
+    connector_of,
+)
+from headrace.connect.hosts.life import Life, RunningUnit
+from headrace.connect.hosts.serving import Answer, RequestRefused, Serving
 from headrace.connect.hosts.terms import Terms
 from headrace.connect.records import Position, SourceBatch, position_key
 
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.connect.config import Config
-    from headrace.connect.hosts.control import Control
+    from headrace.connect.hosts.control import HostControl
     from headrace.connect.hosts.launcher import Told
     from headrace.connect.plugins import SourceConnector, SourceTask
 
@@ -76,7 +81,7 @@ class Polled:
 
 
 @dataclass(slots=True)
-class Given:
+class GivenBatch:
     """What was given for one batch, kept until it is committed."""
 
     parts: list[Polled] = field(default_factory=list)
@@ -132,7 +137,7 @@ class Ahead:
     def __init__(self, most_records: int, most_bytes: int) -> None:
         self._most = most_records, most_bytes
         self._waiting: deque[Polled] = deque()
-        self._given: dict[int, Given] = {}
+        self._given: dict[int, GivenBatch] = {}
         #: The last batch that is known to be committed.
         self._committed = 0
         self._changed = threading.Condition()
@@ -204,7 +209,7 @@ class Ahead:
         given = any(one.parts for one in self._given.values())
         return bool(self._waiting) or given or self._closed
 
-    def give(self, batch: int, most_records: int, most_bytes: int) -> Given:
+    def give(self, batch: int, most_records: int, most_bytes: int) -> GivenBatch:
         """Give records for a batch: the same ones when it is asked for again.
 
         At least one poll's worth that cannot be cut comes, also where it is too large.
@@ -222,8 +227,8 @@ class Ahead:
                 self._changed.notify_all()
             return self._given[batch]
 
-    def _take(self, records: int, size: int) -> Given:
-        given = Given()
+    def _take(self, records: int, size: int) -> GivenBatch:
+        given = GivenBatch()
         while self._waiting and records > 0 and size > 0:
             polled = self._pop()
             fitting, rest = polled.cut(min(records, _rows_in(polled, size)))
@@ -249,7 +254,7 @@ class Ahead:
     def commit(self, batch: int) -> list[tuple[Position, Position | None]]:
         """Forget what was given up to a batch; give the positions that are committed with it."""
         with self._changed:
-            done = Given()
+            done = GivenBatch()
             self._committed = max(self._committed, batch)
             for number in sorted(one for one in self._given if one <= batch):
                 done.parts += self._given.pop(number).parts
@@ -276,16 +281,16 @@ _IDLE_FIRST, _IDLE_MOST = 0.005, 0.2
 _LOOK = 1.0
 
 
-class SourceUnit(Unit):
+class SourceUnit(RunningUnit):
     """Polls the task ahead of the engine, as far as there is room."""
 
-    def __init__(self, told: Told, control: Control, life: Life) -> None:
+    def __init__(self, told: Told, control: HostControl, life: Life) -> None:
         self._told = told
         self._control = control
         self._life = life
         self._ahead = Ahead(told.ahead_records, told.ahead_bytes)
         #: Where the connector is, as the task sees it, and what of that its own record has.
-        self._committed, self._recorded = Committed(()), Committed(())
+        self._committed, self._recorded = CommittedPositions(()), CommittedPositions(())
         self._commit_due = threading.Event()
         #: The beginning of what is ahead by which the task has started; 0: it never has.
         self._beginning = 0
@@ -457,7 +462,7 @@ class SourceUnit(Unit):
             case "counters":
                 return {"counters": asdict(self._chain.handling.counters.statistics())}, None
             case other:
-                raise Refused(f"a source task does not know the request {other!r}")
+                raise RequestRefused(f"a source task does not know the request {other!r}")
         return {}, None
 
     def _begin(self, header: dict[str, Any]) -> None:
@@ -481,7 +486,7 @@ class SourceUnit(Unit):
         try:
             given = self._ahead.give(header["batch"], header["max_records"], header["max_bytes"])
         except LateRequestError as error:
-            raise Refused(str(error)) from None
+            raise RequestRefused(str(error)) from None
         rows = given.rows()
         answer = {"count": rows.num_rows, "positions": given.positions(), **self._standing()}
         return answer, rows

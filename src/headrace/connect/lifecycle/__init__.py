@@ -8,7 +8,7 @@ from headrace.connect.lifecycle.actions import (
     Cancel,
     Kill,
     Launch,
-    Record,
+    RecordState,
     Refuse,
     Release,
 )
@@ -30,9 +30,16 @@ from headrace.connect.lifecycle.events import (
     Waits,
     boot_time,
 )
-from headrace.connect.lifecycle.phases import Ending, KafkaState, Phase, Step, Target, kafka_state
+from headrace.connect.lifecycle.phases import (
+    Ending,
+    KafkaState,
+    Phase,
+    StopStep,
+    Target,
+    kafka_state,
+)
 from headrace.connect.lifecycle.transition import transition
-from headrace.connect.lifecycle.units import Limits, Rung, Unit
+from headrace.connect.lifecycle.units import Rung, UnitState, UnitTimeouts
 
 __all__ = [
     "Action",
@@ -50,21 +57,21 @@ __all__ = [
     "Kill",
     "Launch",
     "LaunchFailed",
-    "Limits",
+    "UnitTimeouts",
     "Phase",
     "ProbeFailed",
     "ProbePassed",
-    "Record",
+    "RecordState",
     "Refuse",
     "Release",
     "Rung",
     "Start",
-    "Step",
+    "StopStep",
     "StopAsked",
     "StopFailed",
     "Target",
     "Tick",
-    "Unit",
+    "UnitState",
     "Waits",
     "boot_time",
     "kafka_state",

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from headrace.connect.lifecycle.events import Cause, Event
     from headrace.connect.lifecycle.phases import Ending, Phase
 
-__all__ = ["Action", "AskStop", "Cancel", "Kill", "Launch", "Record", "Refuse", "Release"]
+__all__ = ["Action", "AskStop", "Cancel", "Kill", "Launch", "RecordState", "Refuse", "Release"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Release(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record(Action):
+class RecordState(Action):
     """Write the new state to the log."""
 
     phase: Phase

@@ -5,55 +5,55 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.connect.lifecycle.actions import Action, AskStop, Cancel, Kill
-from headrace.connect.lifecycle.phases import Step
-from headrace.connect.lifecycle.units import Limits, Rung, Unit
+from headrace.connect.lifecycle.phases import StopStep
+from headrace.connect.lifecycle.units import Rung, UnitState, UnitTimeouts
 
 __all__ = ["begin", "climb", "force", "leave"]
 
-Outcome = tuple[Unit, tuple[Action, ...]]
+Outcome = tuple[UnitState, tuple[Action, ...]]
 
 
-def begin(unit: Unit, at: float, limits: Limits) -> Outcome:
+def begin(unit: UnitState, at: float, limits: UnitTimeouts) -> Outcome:
     """Take the first rung, unless one has been taken: ask.
 
     A start that nobody wants any more gets as long as a stop.
     """
     if unit.step is not None:
         return unit, ()
-    return _take(unit, Step.ASK, at, limits.ask), (AskStop(),)
+    return _take(unit, StopStep.ASK, at, limits.ask), (AskStop(),)
 
 
-def climb(unit: Unit, at: float, limits: Limits) -> Outcome:
+def climb(unit: UnitState, at: float, limits: UnitTimeouts) -> Outcome:
     """Take the next rung, as the time of the present one is over."""
-    if unit.step is Step.ASK:
-        return _take(unit, Step.CANCEL, at, limits.cancel), (Cancel(),)
-    if unit.step is Step.CANCEL:
+    if unit.step is StopStep.ASK:
+        return _take(unit, StopStep.CANCEL, at, limits.cancel), (Cancel(),)
+    if unit.step is StopStep.CANCEL:
         return _kill(unit, at, limits)
     return replace(unit, due=at + limits.kill), (Kill(),)
 
 
-def force(unit: Unit, at: float, limits: Limits) -> Outcome:
+def force(unit: UnitState, at: float, limits: UnitTimeouts) -> Outcome:
     """Kill at once, whatever rung it stands on."""
-    if unit.step is Step.KILL:
+    if unit.step is StopStep.KILL:
         return unit, ()
     killed, actions = _kill(unit, at, limits)
-    return killed, actions if unit.step is Step.CANCEL else (Cancel(), *actions)
+    return killed, actions if unit.step is StopStep.CANCEL else (Cancel(), *actions)
 
 
-def leave(unit: Unit, at: float, limits: Limits) -> Unit:
+def leave(unit: UnitState, at: float, limits: UnitTimeouts) -> UnitState:
     """Shorten the wait: ``stop()`` has returned, so the process has only to go."""
-    if unit.step is Step.KILL:
+    if unit.step is StopStep.KILL:
         return unit
     if unit.step is None:
-        return _take(unit, Step.ASK, at, limits.cancel)
+        return _take(unit, StopStep.ASK, at, limits.cancel)
     assert unit.due is not None
     return replace(unit, due=min(unit.due, at + limits.cancel))
 
 
-def _kill(unit: Unit, at: float, limits: Limits) -> Outcome:
-    unit = replace(_take(unit, Step.KILL, at, limits.kill), forced=True)
+def _kill(unit: UnitState, at: float, limits: UnitTimeouts) -> Outcome:
+    unit = replace(_take(unit, StopStep.KILL, at, limits.kill), forced=True)
     return unit, (Kill(),)
 
 
-def _take(unit: Unit, step: Step, at: float, time: float) -> Unit:
+def _take(unit: UnitState, step: StopStep, at: float, time: float) -> UnitState:
     return replace(unit, rungs=(*unit.rungs, Rung(step, at)), due=at + time)

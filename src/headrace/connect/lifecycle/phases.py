@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-__all__ = ["Ending", "KafkaState", "Phase", "Step", "Target", "kafka_state"]
+__all__ = ["Ending", "KafkaState", "Phase", "StopStep", "Target", "kafka_state"]
 
 #: What Kafka Connect's REST API says of a connector or task.
 KafkaState = Literal["UNASSIGNED", "RUNNING", "PAUSED", "FAILED", "STOPPED", "RESTARTING"]
@@ -38,7 +38,7 @@ class Target(StrEnum):
     STOPPED = "STOPPED"
 
 
-class Step(StrEnum):
+class StopStep(StrEnum):
     """A rung of the stop ladder."""
 
     ASK = "ASK"

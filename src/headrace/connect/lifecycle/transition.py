@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.connect.lifecycle import ladder
-from headrace.connect.lifecycle.actions import Action, AskStop, Launch, Record, Refuse, Release
+from headrace.connect.lifecycle.actions import Action, AskStop, Launch, RecordState, Refuse, Release
 from headrace.connect.lifecycle.events import (
     CancelDone,
     Cause,
@@ -30,13 +30,13 @@ from headrace.connect.lifecycle.events import (
     Tick,
     Waits,
 )
-from headrace.connect.lifecycle.phases import Ending, Phase, Step
-from headrace.connect.lifecycle.units import Limits, Rung, Unit
+from headrace.connect.lifecycle.phases import Ending, Phase, StopStep
+from headrace.connect.lifecycle.units import Rung, UnitState, UnitTimeouts
 
 # How a copy ended, and why.
 
 
-def blame(unit: Unit, cause: Cause) -> Unit:
+def blame(unit: UnitState, cause: Cause) -> UnitState:
     """Note why a unit failed: the first cause stays, later ones are told below it."""
     if unit.cause is None:
         return replace(unit, cause=cause)
@@ -47,10 +47,10 @@ def blame(unit: Unit, cause: Cause) -> Unit:
     return replace(unit, cause=Cause(unit.cause.summary, trace))
 
 
-def end(unit: Unit, event: HostExited) -> tuple[Phase, Unit]:
+def end(unit: UnitState, event: HostExited) -> tuple[Phase, UnitState]:
     """Give the last phase of a unit whose process is proven gone, and the unit with its ending."""
     asked, step = unit.rungs[:1], unit.step
-    unit = replace(unit, gone=True, due=None, rungs=(*unit.rungs, Rung(Step.GONE, event.at)))
+    unit = replace(unit, gone=True, due=None, rungs=(*unit.rungs, Rung(StopStep.GONE, event.at)))
     if unit.forced:
         cause = Cause(_killed(unit, asked))
         unit = unit if unit.cause is not None else blame(unit, cause)
@@ -58,16 +58,16 @@ def end(unit: Unit, event: HostExited) -> tuple[Phase, Unit]:
     if unit.phase is Phase.ERROR:
         return Phase.ERROR, unit
     if unit.phase is Phase.STOPPING and unit.stopped:
-        late = step is Step.CANCEL
+        late = step is StopStep.CANCEL
         return Phase.STOPPED, replace(unit, ending=Ending.CANCELLED if late else Ending.RETURNED)
     died = Cause(f"the process of {unit.id.what} {_how(event)} {_before_what(unit)}")
     return Phase.ERROR, replace(blame(unit, died), ending=Ending.DIED)
 
 
-def _killed(unit: Unit, asked: tuple[Rung, ...]) -> str:
-    if not asked or asked[0].step is Step.KILL:
+def _killed(unit: UnitState, asked: tuple[Rung, ...]) -> str:
+    if not asked or asked[0].step is StopStep.KILL:
         return f"{unit.id.what} was killed at once, as force was asked for"
-    kill = next(rung for rung in unit.rungs if rung.step is Step.KILL)
+    kill = next(rung for rung in unit.rungs if rung.step is StopStep.KILL)
     waited = f"{kill.at - asked[0].at:.3g} s"
     if unit.stopped:
         return f"stop() of {unit.id.what} returned, but its process stayed and was killed"
@@ -89,7 +89,7 @@ def _how(event: HostExited) -> str:
     return f"ended with status {event.status}"
 
 
-def _before_what(unit: Unit) -> str:
+def _before_what(unit: UnitState) -> str:
     if unit.phase is Phase.PENDING:
         return "before start() returned"
     if unit.phase is Phase.STOPPING:
@@ -97,7 +97,7 @@ def _before_what(unit: Unit) -> str:
     return "while it was running"
 
 
-Outcome = tuple[Unit, tuple[Action, ...]]
+Outcome = tuple[UnitState, tuple[Action, ...]]
 
 #: The phases that may follow each; nothing else ever does.
 LEGAL: dict[Phase, frozenset[Phase]] = {
@@ -113,7 +113,7 @@ LEGAL: dict[Phase, frozenset[Phase]] = {
 _HOPEFUL = frozenset({Phase.PENDING, Phase.RUNNING})
 
 
-def transition(unit: Unit, event: Event, limits: Limits) -> Outcome:
+def transition(unit: UnitState, event: Event, limits: UnitTimeouts) -> Outcome:
     """Give the unit after an event, and what has to be done, in order.
 
     An event that cannot happen changes nothing and comes back as `Refuse`.
@@ -133,14 +133,14 @@ def transition(unit: Unit, event: Event, limits: Limits) -> Outcome:
     return _HANDLERS[type(event)](unit, event, limits)
 
 
-def _start(unit: Unit, event: Start, limits: Limits) -> Outcome:
+def _start(unit: UnitState, event: Start, limits: UnitTimeouts) -> Outcome:
     if unit.phase is not Phase.NEW or unit.gone:
         return _refused(unit, event, "has been started already")
     unit = _enter(unit, Phase.PENDING, event.at, due=event.at + limits.start)
     return unit, (_record(unit), Launch())
 
 
-def _launch_failed(unit: Unit, event: LaunchFailed, _: Limits) -> Outcome:
+def _launch_failed(unit: UnitState, event: LaunchFailed, _: UnitTimeouts) -> Outcome:
     if unit.phase is not Phase.PENDING:
         return _refused(unit, event, "is not being launched")
     unit = replace(blame(unit, event.cause), gone=True, ending=Ending.DIED)
@@ -148,34 +148,34 @@ def _launch_failed(unit: Unit, event: LaunchFailed, _: Limits) -> Outcome:
     return unit, (_record(unit), Release())
 
 
-def _host_started(unit: Unit, event: HostStarted, limits: Limits) -> Outcome:
+def _host_started(unit: UnitState, event: HostStarted, limits: UnitTimeouts) -> Outcome:
     if unit.phase is not Phase.PENDING or unit.started:
         return _refused(unit, event, "is not starting")
     unit = replace(unit, started=True)
     if unit.step is None:
         unit = _enter(unit, Phase.RUNNING, event.at, due=None)
         return unit, (_record(unit),)
-    if not unit.stop_asked or unit.step is Step.KILL:
+    if not unit.stop_asked or unit.step is StopStep.KILL:
         return unit, ()  # too late: it is on its way out
     running = _enter(unit, Phase.RUNNING, event.at, due=unit.due)
-    due = event.at + limits.ask if unit.step is Step.ASK else unit.due
+    due = event.at + limits.ask if unit.step is StopStep.ASK else unit.due
     stopping = _enter(running, Phase.STOPPING, event.at, due=due)
     return stopping, (_record(running), _record(stopping), AskStop())
 
 
-def _host_failed(unit: Unit, event: HostFailed, limits: Limits) -> Outcome:
+def _host_failed(unit: UnitState, event: HostFailed, limits: UnitTimeouts) -> Outcome:
     if not unit.alive:
         return _refused(unit, event, "has no process")
     return _failed(unit, event.cause, event.at, limits)
 
 
-def _stop_failed(unit: Unit, event: StopFailed, limits: Limits) -> Outcome:
+def _stop_failed(unit: UnitState, event: StopFailed, limits: UnitTimeouts) -> Outcome:
     if not _may_stop(unit):
         return _refused(unit, event, "is not stopping")
     return _failed(replace(unit, stopped=True), event.cause, event.at, limits)
 
 
-def _failed(unit: Unit, cause: Cause, at: float, limits: Limits) -> Outcome:
+def _failed(unit: UnitState, cause: Cause, at: float, limits: UnitTimeouts) -> Outcome:
     """Go to Error at once; the ladder sees to it that the process goes, too."""
     unit = blame(unit, cause)
     if unit.phase is Phase.ERROR:
@@ -185,7 +185,7 @@ def _failed(unit: Unit, cause: Cause, at: float, limits: Limits) -> Outcome:
     return asked, (_record(unit), *actions)
 
 
-def _stop_asked(unit: Unit, event: StopAsked, limits: Limits) -> Outcome:
+def _stop_asked(unit: UnitState, event: StopAsked, limits: UnitTimeouts) -> Outcome:
     if unit.gone:
         return unit, ()
     unit = replace(unit, stop_asked=True)
@@ -200,7 +200,7 @@ def _stop_asked(unit: Unit, event: StopAsked, limits: Limits) -> Outcome:
     return unit, recorded + actions
 
 
-def _host_stopped(unit: Unit, event: HostStopped, limits: Limits) -> Outcome:
+def _host_stopped(unit: UnitState, event: HostStopped, limits: UnitTimeouts) -> Outcome:
     if not _may_stop(unit) or unit.stopped:
         return _refused(unit, event, "is not stopping")
     recorded: tuple[Action, ...] = ()
@@ -211,7 +211,7 @@ def _host_stopped(unit: Unit, event: HostStopped, limits: Limits) -> Outcome:
     return ladder.leave(unit, event.at, limits), recorded
 
 
-def _host_exited(unit: Unit, event: HostExited, _: Limits) -> Outcome:
+def _host_exited(unit: UnitState, event: HostExited, _: UnitTimeouts) -> Outcome:
     if not unit.alive:
         return _refused(unit, event, "has no process")
     phase, unit = end(unit, event)
@@ -220,7 +220,7 @@ def _host_exited(unit: Unit, event: HostExited, _: Limits) -> Outcome:
     return unit, (_record(unit), Release())
 
 
-def _tick(unit: Unit, event: Tick, limits: Limits) -> Outcome:
+def _tick(unit: UnitState, event: Tick, limits: UnitTimeouts) -> Outcome:
     if unit.due is None or event.at < unit.due:
         return unit, ()
     if unit.step is None:
@@ -229,11 +229,11 @@ def _tick(unit: Unit, event: Tick, limits: Limits) -> Outcome:
     return ladder.climb(unit, event.at, limits)
 
 
-def _cancel_done(unit: Unit, _event: CancelDone, _limits: Limits) -> Outcome:
+def _cancel_done(unit: UnitState, _event: CancelDone, _limits: UnitTimeouts) -> Outcome:
     return unit, ()  # the rung's own deadline decides: stop() may need what is left of it
 
 
-def _probe_failed(unit: Unit, event: ProbeFailed, limits: Limits) -> Outcome:
+def _probe_failed(unit: UnitState, event: ProbeFailed, limits: UnitTimeouts) -> Outcome:
     if unit.phase is not Phase.RUNNING:
         return unit, ()
     failed = unit.probes_failed + 1
@@ -245,11 +245,11 @@ def _probe_failed(unit: Unit, event: ProbeFailed, limits: Limits) -> Outcome:
     return _failed(unit, cause, event.at, limits)
 
 
-def _probe_passed(unit: Unit, _event: ProbePassed, _limits: Limits) -> Outcome:
+def _probe_passed(unit: UnitState, _event: ProbePassed, _limits: UnitTimeouts) -> Outcome:
     return replace(unit, probes_failed=0), ()
 
 
-def _waits(unit: Unit, event: Waits, limits: Limits) -> Outcome:
+def _waits(unit: UnitState, event: Waits, limits: UnitTimeouts) -> Outcome:
     if unit.phase not in _HOPEFUL or unit.waits_for == event.what:
         return unit, ()
     unit = replace(unit, waits_for=event.what)
@@ -259,18 +259,18 @@ def _waits(unit: Unit, event: Waits, limits: Limits) -> Outcome:
     return unit, (_record(unit),)
 
 
-def _may_stop(unit: Unit) -> bool:
+def _may_stop(unit: UnitState) -> bool:
     """Whether news of the user's ``stop()`` can be true."""
     return unit.alive and (unit.phase is not Phase.PENDING or unit.step is not None)
 
 
-def _enter(unit: Unit, phase: Phase, at: float, *, due: float | None) -> Unit:
+def _enter(unit: UnitState, phase: Phase, at: float, *, due: float | None) -> UnitState:
     waits_for = unit.waits_for if phase in _HOPEFUL else ""
     return replace(unit, phase=phase, since=at, due=due, waits_for=waits_for)
 
 
-def _record(unit: Unit) -> Record:
-    return Record(
+def _record(unit: UnitState) -> RecordState:
+    return RecordState(
         phase=unit.phase,
         cause=unit.cause,
         forced=unit.forced,
@@ -280,12 +280,12 @@ def _record(unit: Unit) -> Record:
     )
 
 
-def _refused(unit: Unit, event: Event, why: str) -> Outcome:
+def _refused(unit: UnitState, event: Event, why: str) -> Outcome:
     return unit, (Refuse(event, unit.phase, f"{unit.id.what} {why}"),)
 
 
 # Each takes its own kind of event.
-_HANDLERS: dict[type[Event], Callable[[Unit, Any, Limits], Outcome]] = {
+_HANDLERS: dict[type[Event], Callable[[UnitState, Any, UnitTimeouts], Outcome]] = {
     Start: _start,
     LaunchFailed: _launch_failed,
     HostStarted: _host_started,

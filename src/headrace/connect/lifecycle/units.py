@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.connect.lifecycle.phases import Ending, Phase, Step
+from headrace.connect.lifecycle.phases import Ending, Phase, StopStep
 
 if TYPE_CHECKING:
     from headrace.connect.lifecycle.events import Cause
     from headrace.connect.naming import UnitId
 
-__all__ = ["Limits", "Rung", "Unit"]
+__all__ = ["UnitTimeouts", "Rung", "UnitState"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class UnitTimeouts:
     """How long each thing may take, in seconds."""
 
     #: From the launch until ``start()`` has returned.
@@ -34,13 +34,13 @@ class Limits:
 class Rung:
     """A step of the ladder that was taken."""
 
-    step: Step
+    step: StopStep
     #: When, in seconds of the events' clock.
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class UnitState:
     """The state of one copy; it changes by `transition` only.
 
     Examples
@@ -77,7 +77,7 @@ class Unit:
     probes_failed: int = 0
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> StopStep | None:
         """The rung of the ladder that it stands on; None: it is not asked to end."""
         return self.rungs[-1].step if self.rungs else None
 

@@ -25,7 +25,7 @@ from headrace.private import owners_folder
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from headrace.connect.log.records import ClusterView, Kept, Record
+    from headrace.connect.log.records import ClusterView, CompactedRecord, Record
 
 
 # The file of a log: lines of a checksum, a position and JSON, each on disk before it counts.
@@ -57,7 +57,7 @@ class Line(NamedTuple):
     body: bytes
 
 
-class LogFile:
+class JsonLinesFile:
     """The file of a log, locked against every other process.
 
     Parameters
@@ -275,7 +275,7 @@ _TOGETHER = 256
 
 
 class _Waiting(NamedTuple):
-    record: Record | Kept
+    record: Record | CompactedRecord
     body: bytes
     position: asyncio.Future[int]
 
@@ -316,7 +316,7 @@ class FileLog:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file = LogFile(folder)
+        self._file = JsonLinesFile(folder)
         self._memory = MemoryLog()
         self._pending: list[_Waiting] = []
         #: What is being written just now.
@@ -332,7 +332,7 @@ class FileLog:
             self._file.close()
             raise
 
-    async def append(self, record: Record | Kept) -> int:
+    async def append(self, record: Record | CompactedRecord) -> int:
         """Put a record at the end and give its position; it is on disk then.
 
         Raises
@@ -358,11 +358,11 @@ class FileLog:
         """Give the position that the next record will have."""
         return await self._memory.end()
 
-    def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+    def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
         """Give all records from a position on, up to the present end."""
         return self._memory.read(start)
 
-    def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+    def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
         """Give all records from a position on, and every new one as it comes."""
         return self._memory.follow(start)
 

@@ -17,10 +17,10 @@ from headrace.connect.lifecycle import Cause, Ending, Phase, Target
 from headrace.connect.log.records import (
     AssignmentMade,
     ClusterView,
+    CompactedRecord,
     ConnectorDeleted,
     ConnectorEntry,
     ConnectorPut,
-    Kept,
     Leftover,
     LeftoversGone,
     LevelSet,
@@ -118,7 +118,9 @@ Outcome = Applied | Rejected
 _Step = tuple[ClusterView, Outcome]
 
 
-def fold(view: ClusterView, record: Record | Kept, position: int) -> tuple[ClusterView, Outcome]:
+def fold(
+    view: ClusterView, record: Record | CompactedRecord, position: int
+) -> tuple[ClusterView, Outcome]:
     """Give the view after one more record, and whether the record holds.
 
     Parameters
@@ -382,7 +384,7 @@ def _purge(view: ClusterView, record: Purged, position: int) -> _Step:
     return replace(view, entries=entries), Applied(position)
 
 
-def _keep(view: ClusterView, record: Kept, position: int) -> _Step:
+def _keep(view: ClusterView, record: CompactedRecord, position: int) -> _Step:
     """Take over a sum, unless something that it does not know of has happened since."""
     entry, made = record.entry, record.assignment
     if record.names is not None:
@@ -400,7 +402,7 @@ def _keep(view: ClusterView, record: Kept, position: int) -> _Step:
     return view, Applied(position)
 
 
-def _begun(view: ClusterView, first: Kept) -> ClusterView:
+def _begun(view: ClusterView, first: CompactedRecord) -> ClusterView:
     """Forget names that were gone, of which a compaction has not removed every record yet."""
     names = first.names or ()
     entries = {
@@ -436,5 +438,5 @@ _RULES: dict[type[Any], Callable[[ClusterView, Any, int], _Step]] = {
     LevelSet: _hear,
     AssignmentMade: _assign,
     Purged: _purge,
-    Kept: _keep,
+    CompactedRecord: _keep,
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from headrace.connect.log.records import Kept, Record
+from headrace.connect.log.records import CompactedRecord, Record
 from headrace.errors import CorruptLogError, MessageTooLargeError
 
 if TYPE_CHECKING:
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 LARGEST_RECORD = 4 * 1024 * 1024
 
 _encoder = msgspec.json.Encoder()
-_one: msgspec.json.Decoder[Record | Kept] = msgspec.json.Decoder(Record | Kept)
-_many: msgspec.json.Decoder[list[Record | Kept]] = msgspec.json.Decoder(list[Record | Kept])
+_one: msgspec.json.Decoder[Record | CompactedRecord] = msgspec.json.Decoder(
+    Record | CompactedRecord
+)
+_many: msgspec.json.Decoder[list[Record | CompactedRecord]] = msgspec.json.Decoder(
+    list[Record | CompactedRecord]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Log(Protocol):
     Positions rise, and never mean another record; after a compaction some are gone.
     """
 
-    async def append(self, record: Record | Kept) -> int:
+    async def append(self, record: Record | CompactedRecord) -> int:
         """Put a record at the end and give its position; it is durable then.
 
         Raises
@@ -58,11 +62,11 @@ class Log(Protocol):
         """Give the position that the next record will have, or a higher one."""
         ...
 
-    def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+    def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
         """Give all records from a position on, up to the end as it is when the call is made."""
         ...
 
-    def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+    def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
         """Give all records from a position on, and every new one as it comes; it never ends.
 
         Raises
@@ -92,7 +96,7 @@ class Log(Protocol):
         ...
 
 
-def encoded(record: Record | Kept) -> bytes:
+def encoded(record: Record | CompactedRecord) -> bytes:
     """Give a record as JSON.
 
     Raises
@@ -107,7 +111,7 @@ def encoded(record: Record | Kept) -> bytes:
     b'{"kind":"topic-used","name":"orders","topic":"lines"}'
     """
     body = _encoder.encode(record)
-    if len(body) > LARGEST_RECORD and not isinstance(record, Kept):
+    if len(body) > LARGEST_RECORD and not isinstance(record, CompactedRecord):
         name = getattr(record, "name", "")
         about = f" of connector '{name}'" if name else ""
         raise MessageTooLargeError(
@@ -118,7 +122,7 @@ def encoded(record: Record | Kept) -> bytes:
     return body
 
 
-def decoded(body: bytes, position: int) -> Record | Kept:
+def decoded(body: bytes, position: int) -> Record | CompactedRecord:
     """Read a record again.
 
     Raises
@@ -132,7 +136,7 @@ def decoded(body: bytes, position: int) -> Record | Kept:
         raise _unreadable(position, error) from error
 
 
-def decoded_list(body: bytes, position: int) -> list[Record | Kept]:
+def decoded_list(body: bytes, position: int) -> list[Record | CompactedRecord]:
     """Read a JSON list of records, of which the first has this position.
 
     Raises
@@ -175,7 +179,7 @@ class MemoryLog:
     """
 
     def __init__(self) -> None:
-        self._records: list[tuple[int, Record | Kept]] = []
+        self._records: list[tuple[int, Record | CompactedRecord]] = []
         self._end = 0
         #: The sums that the last compaction left have positions from here to ...
         self._kept_from = 0
@@ -185,7 +189,7 @@ class MemoryLog:
         #: Why nothing more will come.
         self._failure: HeadraceError | None = None
 
-    async def append(self, record: Record | Kept) -> int:
+    async def append(self, record: Record | CompactedRecord) -> int:
         """Put a record at the end and give its position."""
         encoded(record)  # too large is too large here, too
         return self.put([record])
@@ -194,12 +198,12 @@ class MemoryLog:
         """Give the position that the next record will have."""
         return self._end
 
-    async def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+    async def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
         """Give all records from a position on, up to the present end."""
         for item in self._since(start):
             yield item
 
-    async def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+    async def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
         """Give all records from a position on, and every new one as it comes."""
         at = start
         while True:
@@ -232,7 +236,7 @@ class MemoryLog:
         """Tell how much it holds."""
         return LogStatistics(records=len(self._records), end=self._end)
 
-    def put(self, records: Sequence[Record | Kept], *, at: int | None = None) -> int:
+    def put(self, records: Sequence[Record | CompactedRecord], *, at: int | None = None) -> int:
         """Take records that are durable; give the position of the first.
 
         Caller: a log that keeps them elsewhere.
@@ -251,7 +255,7 @@ class MemoryLog:
         self._failure = error
         self._tell()
 
-    def replace(self, kept: Sequence[Record | Kept], end: int) -> None:
+    def replace(self, kept: Sequence[Record | CompactedRecord], end: int) -> None:
         """Take sums in the place of all records before a position.
 
         Caller: a log that keeps them elsewhere.
@@ -271,7 +275,7 @@ class MemoryLog:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _since(self, start: int) -> list[tuple[int, Record | Kept]]:
+    def _since(self, start: int) -> list[tuple[int, Record | CompactedRecord]]:
         # Who is behind a compaction needs all that it left: each sum replaces many records.
         if self._kept_from < start < self._kept_to:
             start = self._kept_from

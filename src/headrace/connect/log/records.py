@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from headrace.connect.lifecycle import Cause, Ending, Phase, Step, Target
+from headrace.connect.lifecycle import Cause, Ending, Phase, StopStep, Target
 from headrace.connect.naming import TaskId, UnitId
 
 
@@ -103,7 +103,7 @@ class RestartAsked(_Written, frozen=True, kw_only=True, tag="restart-asked"):
 class RungTaken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A step of the stop ladder, with the wall clock's time."""
 
-    step: Step
+    step: StopStep
     at_ms: int
 
 
@@ -388,7 +388,7 @@ class ConnectorEntry(
             yield from story.alive
 
 
-class Kept(
+class CompactedRecord(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -469,11 +469,13 @@ class ClusterView:
         made = self.assignment
         return None if made is None else made.worker_of(connector, task)
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[CompactedRecord]:
         """Give records that make this view again when nothing else is left of the log."""
-        sums = [Kept(as_of=self.position, entry=entry) for entry in self.entries.values()]
+        sums = [
+            CompactedRecord(as_of=self.position, entry=entry) for entry in self.entries.values()
+        ]
         if self.assignment is not None:
-            sums.append(Kept(as_of=self.position, assignment=self.assignment))
-        first = sums[0] if sums else Kept(as_of=self.position)
+            sums.append(CompactedRecord(as_of=self.position, assignment=self.assignment))
+        first = sums[0] if sums else CompactedRecord(as_of=self.position)
         names = tuple(self.entries)
         return [msgspec.structs.replace(first, names=names, recent=self.recent), *sums[1:]]

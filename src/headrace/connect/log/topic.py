@@ -30,7 +30,7 @@ from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from headrace.client import AsyncClient, MessageQueue, PullResult
-    from headrace.connect.log.records import ClusterView, Kept, Record
+    from headrace.connect.log.records import ClusterView, CompactedRecord, Record
 
 __all__ = ["TopicLog"]
 
@@ -113,7 +113,7 @@ class TopicLog:
             log._readers.append(reader)
         return log
 
-    async def append(self, record: Record | Kept) -> int:
+    async def append(self, record: Record | CompactedRecord) -> int:
         """Put a record at the end and give its position, when it has been read back.
 
         An error that may pass leaves open whether it stands in the log: send it again with the
@@ -138,11 +138,11 @@ class TopicLog:
         """Give a position behind all records that have been read."""
         return await self._memory.end()
 
-    def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+    def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
         """Give all records from a position on that have been read."""
         return self._memory.read(start)
 
-    def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | Kept]]:
+    def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
         """Give all records from a position on, and every new one as it comes."""
         return self._memory.follow(start)
 
@@ -233,7 +233,7 @@ class TopicLog:
         message = Message(topic=self._topic, body=body, keys=_unique(key))
         return (await self._producer.send(message, queue, once=True)).offset
 
-    async def _sums(self, kept: Sequence[Kept]) -> AsyncIterator[range]:
+    async def _sums(self, kept: Sequence[CompactedRecord]) -> AsyncIterator[range]:
         """Append sums, many in one request: the fewer requests, the less others write between."""
         from headrace.client import Message
 
@@ -380,7 +380,7 @@ def _unique(key: str) -> str:
     return f"{key}-{uuid.uuid4().hex[:12]}"
 
 
-def _key_of(record: Record | Kept) -> str:
+def _key_of(record: Record | CompactedRecord) -> str:
     """Give the beginning of a record's key, for people who look for it."""
     kind = type(record).__struct_config__.tag
     name = getattr(record, "name", None) or getattr(record, "connector", None) or ""

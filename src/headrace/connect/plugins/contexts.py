@@ -31,7 +31,7 @@ class OffsetReader(ABC):
         return [self.get(partition) for partition in partitions]
 
 
-class _Context(ABC):
+class _BaseContext(ABC):
     """What all contexts offer."""
 
     #: The connector's name.
@@ -52,7 +52,7 @@ class _Context(ABC):
         """Put the unit into the phase ERROR with this reason; callable from any thread."""
 
 
-class ConnectorContext(_Context):
+class ConnectorContext(_BaseContext):
     """What a connector may ask of the runtime."""
 
     @property
@@ -61,7 +61,7 @@ class ConnectorContext(_Context):
         """Committed positions of a source connector; empty for a sink connector."""
 
 
-class _TaskContext(_Context):
+class _TaskContext(_BaseContext):
     #: The task's number within its connector.
     task: int
     #: The number of the assignment that the task belongs to: later lives have higher ones.

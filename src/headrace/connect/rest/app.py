@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.connect.rest.calls import Answer, Call, HostGuard, RefusedRequests, TokenGuard
+from headrace.connect.rest.calls import Answer, HostGuard, RefusedRequests, RestCall, TokenGuard
 from headrace.connect.rest.metrics import Metrics
 from headrace.connect.rest.openapi import description
 from headrace.connect.rest.operations import OPERATIONS, Operation
@@ -236,7 +236,7 @@ class _Endpoint:
 
     async def _respond(self, request: Request, operation: Operation | None) -> Response:
         if operation is not None:
-            answer = await operation.handle(Call(request, self._connect))
+            answer = await operation.handle(RestCall(request, self._connect))
             return answer.response()
         if request.method == "OPTIONS":
             return Response(status_code=204, headers={"Allow": self._allowed})

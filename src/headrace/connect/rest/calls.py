@@ -56,7 +56,7 @@ class Answer:
         )
 
 
-class Call:
+class RestCall:
     """A request: its path, its query, its body, and the worker that it is for.
 
     Parameters

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.connect.rest import admin, connectors, plugins
-from headrace.connect.rest.calls import Answer, Call
+from headrace.connect.rest.calls import Answer, RestCall
 from headrace.connect.worker.reporting import (
-    ClusterInfo,
     ConnectorInfo,
     ConnectorStatus,
     Health,
@@ -18,11 +17,12 @@ from headrace.connect.worker.reporting import (
     TaskInfo,
     TaskStatus,
     UnitReport,
+    WorkerInfo,
 )
 
 __all__ = ["OPERATIONS", "Handler", "Operation", "Parameter"]
 
-Handler = Callable[[Call], Awaitable[Answer]]
+Handler = Callable[[RestCall], Awaitable[Answer]]
 """Answers a request."""
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -135,7 +135,7 @@ _PLUGIN = "/connector-plugins/{plugin}"
 
 #: The API, in the order of its description.
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(method="GET", path="/", handle=admin.root, value=ClusterInfo),
+    Operation(method="GET", path="/", handle=admin.root, value=WorkerInfo),
     Operation(method="GET", path="/health", handle=admin.health, value=Health, also=(500, 503)),
     Operation(method="GET", path="/livez", handle=admin.life, value=Health, also=(500,)),
     Operation(method="GET", path="/readyz", handle=admin.readiness, value=Health, also=(503,)),

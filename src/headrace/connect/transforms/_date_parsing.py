@@ -16,7 +16,7 @@ from headrace.connect.transforms._calendar import (
     moment_of,
     weekday,
 )
-from headrace.connect.transforms._date_pattern import MONTHS, WEEKDAYS, Letters, Part
+from headrace.connect.transforms._date_pattern import MONTHS, WEEKDAYS, LetterRun, Part
 
 __all__ = ["parsed"]
 
@@ -33,7 +33,7 @@ _ZONES: Final[Mapping[str, int]] = MappingProxyType(
 
 
 @dataclass
-class _Fields:
+class _ParsedFields:
     """What has been read so far; a letter that comes later wins over those it contradicts."""
 
     values: dict[str, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class _Fields:
 
 def parsed(text: str, parts: Sequence[Part]) -> int:
     """Give milliseconds since 1970; text behind the pattern's end is left alone."""
-    fields = _Fields()
+    fields = _ParsedFields()
     at = 0
     for index, part in enumerate(parts):
         if isinstance(part, str):
@@ -88,11 +88,11 @@ def parsed(text: str, parts: Sequence[Part]) -> int:
         while at < len(text) and text[at] in " \t":
             at += 1
         following = parts[index + 1] if index + 1 < len(parts) else ""
-        at = _read(text, at, part, fields, abutting=isinstance(following, Letters))
+        at = _read(text, at, part, fields, abutting=isinstance(following, LetterRun))
     return fields.milliseconds()
 
 
-def _read(text: str, at: int, part: Letters, fields: _Fields, *, abutting: bool) -> int:
+def _read(text: str, at: int, part: LetterRun, fields: _ParsedFields, *, abutting: bool) -> int:
     letter, count = part.letter, part.count
     if letter in _NAMES and (letter not in "ML" or count > 2):
         return _read_name(text, at, letter, fields)
@@ -145,7 +145,7 @@ _NAMES: Final[Mapping[str, tuple[str, tuple[str, ...], int]]] = MappingProxyType
 )
 
 
-def _read_name(text: str, at: int, letter: str, fields: _Fields) -> int:
+def _read_name(text: str, at: int, letter: str, fields: _ParsedFields) -> int:
     name, words, first = _NAMES[letter]
     rest = text[at:].lower()
     for form in (str, lambda word: word[:3]):
@@ -156,7 +156,7 @@ def _read_name(text: str, at: int, letter: str, fields: _Fields) -> int:
     raise ValueError(f"one of {', '.join(words)} is missing at character {at + 1}")
 
 
-def _read_zone(text: str, at: int, fields: _Fields) -> int:
+def _read_zone(text: str, at: int, fields: _ParsedFields) -> int:
     rest = text[at:].upper()
     if rest.startswith(("GMT+", "GMT-")):
         return _read_offset(text, at + 3, fields, colon=True)
@@ -170,7 +170,7 @@ def _read_zone(text: str, at: int, fields: _Fields) -> int:
     return at + word.end()
 
 
-def _read_iso_zone(text: str, at: int, count: int, fields: _Fields) -> int:
+def _read_iso_zone(text: str, at: int, count: int, fields: _ParsedFields) -> int:
     if text.startswith("Z", at):
         fields.set("zone", 0)
         return at + 1
@@ -179,7 +179,9 @@ def _read_iso_zone(text: str, at: int, count: int, fields: _Fields) -> int:
     return _read_offset(text, at, fields, colon=count == 3)
 
 
-def _read_offset(text: str, at: int, fields: _Fields, *, colon: bool, minutes: bool = True) -> int:
+def _read_offset(
+    text: str, at: int, fields: _ParsedFields, *, colon: bool, minutes: bool = True
+) -> int:
     form = "[+-][0-9]{2}" if not minutes else "[+-][0-9]{1,2}:[0-9]{2}"
     form = form if colon or not minutes else "[+-][0-9]{4}"
     found = re.compile(form).match(text, at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LETTERS", "MONTHS", "WEEKDAYS", "Letters", "Part", "cut"]
+__all__ = ["LETTERS", "MONTHS", "WEEKDAYS", "LetterRun", "Part", "cut"]
 
 MONTHS: Final = (
     "January",
@@ -28,14 +28,14 @@ LETTERS: Final = frozenset("GyYMLwWDdFEuaHkKhmsSzZX")
 
 
 @dataclass(frozen=True, slots=True)
-class Letters:
+class LetterRun:
     """A run of one letter, such as ``yyyy``."""
 
     letter: str
     count: int
 
 
-Part = Letters | str
+Part = LetterRun | str
 """Letters, or text as it stands."""
 
 
@@ -69,12 +69,12 @@ def cut(pattern: str) -> list[Part]:
     return parts
 
 
-def _letters(letter: str, count: int) -> Letters:
+def _letters(letter: str, count: int) -> LetterRun:
     if letter not in LETTERS:
         raise ValueError(f"the letter {letter!r} means nothing in a date format; quote it")
     if letter == "X" and count > 3:
         raise ValueError("at most three X can stand together")
-    return Letters(letter, count)
+    return LetterRun(letter, count)
 
 
 def _append(parts: list[Part], text: str) -> None:

@@ -18,7 +18,7 @@ from headrace.errors import (
     PluginTimeoutError,
 )
 
-__all__ = ["Catalog", "Plugin"]
+__all__ = ["PluginInspector", "PluginDescription"]
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ _CLASS_KEY = "connector.class"
 _CONNECTORS = ("source", "sink")
 
 
-class Plugin(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
+class PluginDescription(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
     """A plugin as its own process has described it."""
 
     class_name: str
@@ -48,7 +48,7 @@ class Plugin(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
         return {self.class_name, simple, simple.removesuffix("Connector"), *self.aliases}
 
 
-class Catalog:
+class PluginInspector:
     """Asks plugins, each time in a process of its own.
 
     Parameters
@@ -59,16 +59,16 @@ class Catalog:
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self._plugins: tuple[Plugin, ...] | None = None
+        self._plugins: tuple[PluginDescription, ...] | None = None
         #: What was installed when they were listed.
         self._installed: object = None
-        self._connectors: Mapping[str, Sequence[Plugin]] = {}
-        self._others: Mapping[str, Sequence[Plugin]] = {}
+        self._connectors: Mapping[str, Sequence[PluginDescription]] = {}
+        self._others: Mapping[str, Sequence[PluginDescription]] = {}
         #: Connectors that nothing lists, by the full names of their classes.
-        self._unlisted: dict[str, Plugin] = {}
+        self._unlisted: dict[str, PluginDescription] = {}
         self._loading = asyncio.Lock()
 
-    async def plugins(self) -> tuple[Plugin, ...]:
+    async def plugins(self) -> tuple[PluginDescription, ...]:
         """Give all plugins, also those that were installed since they were last listed."""
         installed = self._launcher.installed()
         async with self._loading:
@@ -77,12 +77,12 @@ class Catalog:
         assert self._plugins is not None
         return self._plugins
 
-    def known(self, name: str) -> Plugin | None:
+    def known(self, name: str) -> PluginDescription | None:
         """Give the connector plugin that a name means, if it has been listed."""
         found = self._connectors.get(name, ())
         return found[0] if len(found) == 1 else self._unlisted.get(name)
 
-    async def connector(self, name: str) -> Plugin:
+    async def connector(self, name: str) -> PluginDescription:
         """Give a connector plugin by any of its names; the full one needs no list.
 
         Raises
@@ -103,7 +103,7 @@ class Catalog:
             )
         return found
 
-    async def plugin(self, name: str) -> Plugin:
+    async def plugin(self, name: str) -> PluginDescription:
         """Give a plugin of any type by any of its names, connectors before others.
 
         Raises
@@ -120,7 +120,7 @@ class Catalog:
             raise ConnectNotFoundError(f"Unknown plugin {name}.", hint=self._meant(name))
         return found
 
-    async def of(self, config: Mapping[str, str]) -> Plugin:
+    async def of(self, config: Mapping[str, str]) -> PluginDescription:
         """Give the plugin that a config names.
 
         Raises
@@ -140,16 +140,18 @@ class Catalog:
         except ConnectNotFoundError as error:
             raise ConnectRequestError(error.message, hint=error.hint) from None
 
-    async def describe(self, plugin: Plugin) -> list[dict[str, Any]]:
+    async def describe(self, plugin: PluginDescription) -> list[dict[str, Any]]:
         """Give the config keys of a plugin."""
         return await self._ask("describe", plugin.class_name, {}, list[dict[str, Any]])
 
-    async def validate(self, plugin: Plugin, config: Mapping[str, str]) -> dict[str, Any]:
+    async def validate(
+        self, plugin: PluginDescription, config: Mapping[str, str]
+    ) -> dict[str, Any]:
         """Check a config; give each key with its value and what is wrong with it."""
         return await self._ask("validate", plugin.class_name, config, dict[str, Any])
 
     async def may_alter(
-        self, plugin: Plugin, config: Mapping[str, str], offsets: list[dict[str, Any]]
+        self, plugin: PluginDescription, config: Mapping[str, str], offsets: list[dict[str, Any]]
     ) -> PluginAnswer:
         """Ask a connector whether its offsets may become these."""
         call = PluginCall(
@@ -165,7 +167,9 @@ class Catalog:
         with contextlib.suppress(PluginFailedError):
             await self.plugins()
 
-    async def _found(self, listed: Callable[[str], Sequence[Plugin]], name: str) -> Plugin | None:
+    async def _found(
+        self, listed: Callable[[str], Sequence[PluginDescription]], name: str
+    ) -> PluginDescription | None:
         if not listed(name):
             # It may have been installed since.
             async with self._loading:
@@ -180,24 +184,24 @@ class Catalog:
             )
         return found[0] if found else None
 
-    def _listed_connectors(self, name: str) -> Sequence[Plugin]:
+    def _listed_connectors(self, name: str) -> Sequence[PluginDescription]:
         return self._connectors.get(name, ())
 
-    def _listed_of_any_type(self, name: str) -> Sequence[Plugin]:
+    def _listed_of_any_type(self, name: str) -> Sequence[PluginDescription]:
         return self._connectors.get(name) or self._others.get(name, ())
 
-    async def _find_unlisted(self, name: str) -> Plugin | None:
+    async def _find_unlisted(self, name: str) -> PluginDescription | None:
         """Look for the class that a full name means, which no package has announced."""
         if "." not in name and ":" not in name:
             return None
-        for found in await self._ask("plugins", "", {}, tuple[Plugin, ...], only=name):
+        for found in await self._ask("plugins", "", {}, tuple[PluginDescription, ...], only=name):
             self._unlisted[name] = found
             return found
         return None
 
     async def _load(self) -> None:
         self._installed = self._launcher.installed()
-        self._plugins = await self._ask("plugins", "", {}, tuple[Plugin, ...])
+        self._plugins = await self._ask("plugins", "", {}, tuple[PluginDescription, ...])
         self._connectors = _by_name(one for one in self._plugins if one.type in _CONNECTORS)
         self._others = _by_name(one for one in self._plugins if one.type not in _CONNECTORS)
 
@@ -234,10 +238,10 @@ class Catalog:
         return "GET /connector-plugins lists those that there are"
 
 
-def _by_name(plugins: Iterable[Plugin]) -> Mapping[str, Sequence[Plugin]]:
+def _by_name(plugins: Iterable[PluginDescription]) -> Mapping[str, Sequence[PluginDescription]]:
     """Find plugins by each of their names; a full name means its own class alone."""
     full = {plugin.class_name: plugin for plugin in plugins}
-    found: dict[str, list[Plugin]] = {}
+    found: dict[str, list[PluginDescription]] = {}
     for plugin in full.values():
         for name in plugin.names():
             found.setdefault(name, []).append(plugin)

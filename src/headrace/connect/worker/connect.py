@@ -22,7 +22,6 @@ from headrace.connect.log import (
 from headrace.connect.naming import check_name
 from headrace.connect.worker.loggers import check_level
 from headrace.connect.worker.reporting import (
-    ClusterInfo,
     ConnectorInfo,
     ConnectorStatus,
     Health,
@@ -34,6 +33,7 @@ from headrace.connect.worker.reporting import (
     TaskRef,
     TaskStatus,
     UnitReport,
+    WorkerInfo,
 )
 from headrace.connect.worker.requests import decide, new_request
 from headrace.connect.worker.restarts import RestartPlan
@@ -46,7 +46,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from headrace.connect.worker.catalog import Catalog, Plugin
+    from headrace.connect.worker.catalog import PluginDescription, PluginInspector
     from headrace.connect.worker.loggers import Loggers
     from headrace.connect.worker.reporting import PositionStore
     from headrace.connect.worker.settings import WorkerSettings
@@ -82,7 +82,7 @@ def named(name: str, config: Mapping[str, str]) -> dict[str, str]:
     return {**config, "name": name}
 
 
-async def check_config(catalog: Catalog, config: Mapping[str, str]) -> None:
+async def check_config(catalog: PluginInspector, config: Mapping[str, str]) -> None:
     """Have the plugin check a config, in a process of its own.
 
     Raises
@@ -186,7 +186,7 @@ class Offsets:
         return entry
 
     async def _allowed(
-        self, name: str, plugin: Plugin, entries: Sequence[OffsetEntry]
+        self, name: str, plugin: PluginDescription, entries: Sequence[OffsetEntry]
     ) -> ConnectorEntry:
         asked = [msgspec.to_builtins(one) for one in entries]
         answer = await self._worker.catalog.may_alter(plugin, self._entry(name).config, asked)
@@ -281,10 +281,10 @@ class Connect:
 
     # About the worker.
 
-    def cluster(self) -> ClusterInfo:
+    def cluster(self) -> WorkerInfo:
         """Say who answers."""
         ours = _version()
-        return ClusterInfo(f"{API_LEVEL}-headrace-{ours}", ours, self.settings.cluster)
+        return WorkerInfo(f"{API_LEVEL}-headrace-{ours}", ours, self.settings.cluster)
 
     def health(self) -> Health:
         """Say whether the worker can do its work."""

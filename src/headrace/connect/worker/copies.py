@@ -20,18 +20,18 @@ from headrace.connect.lifecycle import (
     Kill,
     Launch,
     LaunchFailed,
-    Limits,
     Phase,
     ProbeFailed,
     ProbePassed,
-    Record,
+    RecordState,
     Refuse,
     Release,
     Start,
     StopAsked,
     StopFailed,
     Tick,
-    Unit,
+    UnitState,
+    UnitTimeouts,
     Waits,
     transition,
 )
@@ -42,7 +42,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from headrace.connect.naming import UnitId
 
-__all__ = ["Copy", "Owner", "Prepare", "Remark"]
+__all__ = ["UnitCopy", "CopyOwner", "Prepare", "Remark"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,24 +50,24 @@ Prepare = Callable[[], Awaitable[HostSpec]]
 """Says what a host is to run."""
 
 
-Remark = launching.ReconfigureAsked | launching.OutsideChanged | launching.TopicUsed
+Remark = launching.ReconfigureAsked | launching.OutsideChanged | launching.TopicTouched
 """What a copy says that does not concern its own state."""
 
 
-class Owner(Protocol):
+class CopyOwner(Protocol):
     """Who has copies: the worker."""
 
-    def record(self, copy: Copy, record: Record) -> None:
+    def record(self, copy: UnitCopy, record: RecordState) -> None:
         """Write a copy's new state to the log."""
 
-    def released(self, copy: Copy) -> None:
+    def released(self, copy: UnitCopy) -> None:
         """A copy is proven gone."""
 
-    def heard(self, copy: Copy, event: Remark) -> None:
+    def heard(self, copy: UnitCopy, event: Remark) -> None:
         """A copy has said something that does not concern its own state."""
 
 
-class Copy:
+class UnitCopy:
     """One copy of a connector or task, kept until it is proven gone.
 
     Nothing here waits for user code: what a host does comes back as an event, and each rung of
@@ -88,9 +88,14 @@ class Copy:
     """
 
     def __init__(
-        self, unit: UnitId, prepare: Prepare, limits: Limits, launcher: Launcher, owner: Owner
+        self,
+        unit: UnitId,
+        prepare: Prepare,
+        limits: UnitTimeouts,
+        launcher: Launcher,
+        owner: CopyOwner,
     ) -> None:
-        self.unit = Unit(id=unit)
+        self.unit = UnitState(id=unit)
         self.host: Host | None = None
         self.paused = False
         #: Where the data plane reaches it, once it has started.
@@ -149,7 +154,7 @@ class Copy:
         self._set_timer()
         self._measure()
         for action in actions:
-            if isinstance(action, Record):
+            if isinstance(action, RecordState):
                 self._tell(action)
                 if not isinstance(event, Start):  # its claim has said so
                     self._owner.record(self, action)
@@ -166,7 +171,7 @@ class Copy:
             elif isinstance(action, Refuse):
                 logger.warning("%s; %s is ignored", action.why, type(action.event).__name__)
 
-    def _tell(self, record: Record) -> None:
+    def _tell(self, record: RecordState) -> None:
         """Log what people look for: what has failed, or waits for something outside."""
         failed = record.phase is Phase.ERROR
         news = str(record.cause or "") if failed else record.waits_for
@@ -207,7 +212,7 @@ class Copy:
                 self.handle(HostFailed(event.cause, at=at))
             case launching.Stopped():
                 self.handle(HostStopped(at=at))
-            case launching.StopFailed():
+            case launching.StopRaised():
                 self.handle(StopFailed(event.cause, at=at))
             case launching.Exited():
                 self.handle(HostExited(event.status, event.signal, at=at))
@@ -219,9 +224,11 @@ class Copy:
                 self.figures = event.figures
             case launching.Counted():
                 self.errors = event.counts
-            case launching.Waits():
+            case launching.WaitsFor():
                 self.handle(Waits(event.what, at=at))
-            case launching.ReconfigureAsked() | launching.OutsideChanged() | launching.TopicUsed():
+            case (
+                launching.ReconfigureAsked() | launching.OutsideChanged() | launching.TopicTouched()
+            ):
                 self._owner.heard(self, event)
 
     def _ask_stop(self) -> None:

@@ -8,18 +8,27 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Self
 
-from headrace.connect.log import Applied, ClusterView, Kept, Log, Outcome, Record, Rejected, fold
+from headrace.connect.log import (
+    Applied,
+    ClusterView,
+    CompactedRecord,
+    Log,
+    Outcome,
+    Record,
+    Rejected,
+    fold,
+)
 from headrace.errors import WorkerStoppingError
 from headrace.watched import watched_task
 
-__all__ = ["Follower"]
+__all__ = ["LogFollower"]
 
 logger = logging.getLogger(__name__)
 
 _OUTCOMES = 4096
 
 
-class Follower:
+class LogFollower:
     """Folds the log into a view, and tells what became of records that were appended here.
 
     Parameters
@@ -31,7 +40,7 @@ class Follower:
         is new already.
     """
 
-    def __init__(self, log: Log, heard: Callable[[Record | Kept], None]) -> None:
+    def __init__(self, log: Log, heard: Callable[[Record | CompactedRecord], None]) -> None:
         self._log = log
         self._heard = heard
         self._outcomes: OrderedDict[int, Outcome] = OrderedDict()

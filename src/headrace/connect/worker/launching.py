@@ -36,11 +36,11 @@ __all__ = [
     "ReconfigureAsked",
     "Role",
     "Started",
-    "StopFailed",
+    "StopRaised",
     "Stopped",
-    "TopicUsed",
+    "TopicTouched",
     "Unhealthy",
-    "Waits",
+    "WaitsFor",
 ]
 
 HostKind = Literal["connector", "task"]
@@ -113,7 +113,7 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class StopFailed:
+class StopRaised:
     """``stop()`` raised."""
 
     cause: Cause
@@ -151,7 +151,7 @@ class Healthy:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicUsed:
+class TopicTouched:
     """A task wrote to this topic, or read it, for the first time."""
 
     topic: str
@@ -192,7 +192,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitsFor:
     """A task runs as far as it can, and waits for something outside."""
 
     #: What that is; empty: for nothing more.
@@ -204,16 +204,16 @@ HostEvent = (
     | Started
     | Failed
     | Stopped
-    | StopFailed
+    | StopRaised
     | Exited
     | ReconfigureAsked
     | OutsideChanged
     | Unhealthy
     | Healthy
-    | TopicUsed
+    | TopicTouched
     | Moved
     | Counted
-    | Waits
+    | WaitsFor
 )
 """What happens to a host."""
 

@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.connect.log import Log
-    from headrace.connect.worker.following import Follower
+    from headrace.connect.worker.following import LogFollower
     from headrace.connect.worker.launching import Launcher
     from headrace.connect.worker.settings import WorkerSettings
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _SHARE = 0.8
 
 
-class Standing(enum.Enum):
+class WorkerRights(enum.Enum):
     """What a worker may do."""
 
     #: It runs what is its own.
@@ -37,9 +37,9 @@ class Standing(enum.Enum):
 
 
 _SAID = {
-    Standing.HELD: "worker %s reads its log again, to what was its end %.1f s ago",
-    Standing.FENCED: "worker %s has not read its log for %.1f s: it asks all that it runs to stop",
-    Standing.OVER: "worker %s has not read its log for %.1f s, and others may run its tasks by now:"
+    WorkerRights.HELD: "worker %s reads its log again, to what was its end %.1f s ago",
+    WorkerRights.FENCED: "worker %s has not read its log for %.1f s: it asks all that it runs to stop",
+    WorkerRights.OVER: "worker %s has not read its log for %.1f s, and others may run its tasks by now:"
     " it kills what is left of them, and joins again",
 }
 
@@ -88,7 +88,7 @@ class WorkerLease:
         self._fence, self._length = fence, delay * _SHARE
         self._clock = clock
         self._renewed = clock()
-        self._standing = Standing.HELD
+        self._standing = WorkerRights.HELD
 
     @property
     def until(self) -> float:
@@ -98,10 +98,10 @@ class WorkerLease:
     def renew(self, silent: float) -> None:
         """Note that the log has been read to what was its end so many seconds ago."""
         now = self._clock()
-        if self._judge(now) is not Standing.OVER:
+        if self._judge(now) is not WorkerRights.OVER:
             self._renewed = max(self._renewed, now - silent)
 
-    def standing(self) -> Standing:
+    def standing(self) -> WorkerRights:
         """Tell what the worker may do now."""
         return self._judge(self._clock())
 
@@ -109,17 +109,17 @@ class WorkerLease:
         """Give the worker a new lease: nothing that it ran is left, and it has joined again."""
         logger.warning("worker %s has joined its cluster again", self._worker)
         self._renewed = self._clock() - silent
-        self._standing = Standing.HELD
+        self._standing = WorkerRights.HELD
 
-    def _judge(self, now: float) -> Standing:
-        if self._standing is Standing.OVER:
+    def _judge(self, now: float) -> WorkerRights:
+        if self._standing is WorkerRights.OVER:
             return self._standing
         before, silence = self._standing, now - self._renewed
-        self._standing = Standing.HELD
+        self._standing = WorkerRights.HELD
         if silence >= self._length:
-            self._standing = Standing.OVER
+            self._standing = WorkerRights.OVER
         elif silence >= self._fence:
-            self._standing = Standing.FENCED
+            self._standing = WorkerRights.FENCED
         if self._standing is not before:
             self._tell(silence)
         return self._standing
@@ -156,7 +156,7 @@ class Tenure:
         self,
         settings: WorkerSettings,
         log: Log,
-        follower: Follower,
+        follower: LogFollower,
         launcher: Launcher,
         join_again: JoinAgain,
     ) -> None:
@@ -198,12 +198,12 @@ class Tenure:
         )
         await asyncio.sleep(self._delay)
 
-    def standing(self) -> Standing:
+    def standing(self) -> WorkerRights:
         """Tell what the worker may run now; renew its lease where that is right."""
         if self._counts():
             self._lease.renew(self._log.silent_for())
         now = self._lease.standing()
-        if now is not Standing.OVER:
+        if now is not WorkerRights.OVER:
             self._launcher.live_until(self._lease.until)
         return now
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.connect.lifecycle import Cause, Phase, Record, Target
+from headrace.connect.lifecycle import Cause, Phase, RecordState, Target
 from headrace.connect.log import Rejected, RungTaken, StatusSet
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
-    from headrace.connect.worker.copies import Copy
-    from headrace.connect.worker.following import Follower
+    from headrace.connect.worker.copies import UnitCopy
+    from headrace.connect.worker.following import LogFollower
 
 __all__ = ["Outbox"]
 
@@ -36,7 +36,7 @@ class _Item:
     unit: _Unit
     #: None: nothing is written, the copy is dropped.
     status: StatusSet | None = None
-    copy: Copy | None = None
+    copy: UnitCopy | None = None
     #: Done when the status is in the log.
     written: asyncio.Future[None] | None = None
 
@@ -60,9 +60,9 @@ class Outbox:
 
     def __init__(
         self,
-        follower: Follower,
+        follower: LogFollower,
         worker: str,
-        dropped: Callable[[Copy], None],
+        dropped: Callable[[UnitCopy], None],
         on_failure: OnFailure,
     ) -> None:
         self._follower = follower
@@ -94,18 +94,18 @@ class Outbox:
         """Begin to write."""
         self._task = watched_task(self._run(), name="connect-outbox", on_failure=self._fail)
 
-    def put(self, copy: Copy, record: Record, target: Target) -> None:
+    def put(self, copy: UnitCopy, record: RecordState, target: Target) -> None:
         """Write a copy's new state."""
         self._put(_Item(_key(copy), self._status(copy, record, target)))
 
-    async def claim(self, copy: Copy, target: Target) -> None:
+    async def claim(self, copy: UnitCopy, target: Target) -> None:
         """Say that a copy is about to start, and wait until the log says so, too."""
         written = asyncio.get_running_loop().create_future()
-        status = self._status(copy, Record(phase=Phase.PENDING), target)
+        status = self._status(copy, RecordState(phase=Phase.PENDING), target)
         self._put(_Item(_key(copy), status, written=written))
         await written
 
-    def drop(self, copy: Copy) -> None:
+    def drop(self, copy: UnitCopy) -> None:
         """Drop a copy once all that was put for it is written."""
         self._put(_Item(_key(copy), copy=copy))
 
@@ -114,9 +114,9 @@ class Outbox:
         settled = msgspec.structs.replace(status, phase=phase, gone=True, at_ms=_now_ms())
         self._put(_Item((status.connector, status.task), settled))
 
-    def unassign(self, copy: Copy, target: Target) -> None:
+    def unassign(self, copy: UnitCopy, target: Target) -> None:
         """Say that a unit waits for a worker."""
-        record = Record(phase=Phase.NEW, gone=True)
+        record = RecordState(phase=Phase.NEW, gone=True)
         self._put(_Item(_key(copy), self._status(copy, record, target)))
 
     async def written(self) -> None:
@@ -200,7 +200,7 @@ class Outbox:
             self._failing_since = time.monotonic()
             logger.warning("the log takes no states, they are kept: %s", self.failure)
 
-    def _status(self, copy: Copy, record: Record, target: Target) -> StatusSet:
+    def _status(self, copy: UnitCopy, record: RecordState, target: Target) -> StatusSet:
         unit = copy.unit.id
         return StatusSet(
             connector=unit.connector,
@@ -224,11 +224,11 @@ def _refuse(item: _Item, error: BaseException) -> None:
         item.written.set_exception(error)
 
 
-def _key(copy: Copy) -> _Unit:
+def _key(copy: UnitCopy) -> _Unit:
     return copy.id.connector, copy.id.task
 
 
-def _rungs(copy: Copy) -> tuple[RungTaken, ...]:
+def _rungs(copy: UnitCopy) -> tuple[RungTaken, ...]:
     now_ms, now = _now_ms(), asyncio.get_running_loop().time()
     return tuple(
         RungTaken(rung.step, now_ms - round((now - rung.at) * 1000)) for rung in copy.unit.rungs

@@ -11,14 +11,14 @@ from headrace.connect.naming import UnitId
 if TYPE_CHECKING:
     from headrace.connect.log import ClusterView, ConnectorEntry
 
-__all__ = ["Plan", "Stop", "may_start", "plan"]
+__all__ = ["PassPlan", "StopCopy", "may_start", "plan"]
 
 Mine = Callable[[UnitId], bool]
 """Whether this worker is to run a unit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopCopy:
     """A copy that is to end."""
 
     unit: UnitId
@@ -26,10 +26,10 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PassPlan:
     """What is to be done in one pass; all of it may be done at once."""
 
-    stops: tuple[Stop, ...] = ()
+    stops: tuple[StopCopy, ...] = ()
     starts: tuple[UnitId, ...] = ()
     #: Connectors that have to be asked for their tasks.
     asks: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Plan:
     failed: tuple[UnitId, ...] = ()
 
 
-def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -> Plan:
+def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -> PassPlan:
     """Compare the view with the copies that a worker holds.
 
     A copy starts only where no other copy of the same unit may be alive, here or on another
@@ -63,7 +63,7 @@ def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -
     >>> plan(view, "me", [], lambda unit: True).starts
     (UnitId(connector='orders', task=None, generation=0),)
     """
-    stops: list[Stop] = []
+    stops: list[StopCopy] = []
     starts: list[UnitId] = []
     asks: list[str] = []
     failed: list[UnitId] = []
@@ -82,7 +82,9 @@ def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -
         due = entry.tasks_due or entry.tasks_wanted >= 0
         if due and entry.healthy and mine(UnitId(name, None, entry.generation)):
             asks.append(name)
-    return Plan(stops=tuple(stops), starts=tuple(starts), asks=tuple(asks), failed=tuple(failed))
+    return PassPlan(
+        stops=tuple(stops), starts=tuple(starts), asks=tuple(asks), failed=tuple(failed)
+    )
 
 
 def may_start(
@@ -102,15 +104,15 @@ def _wanted(entry: ConnectorEntry, mine: Mine) -> dict[UnitId, None]:
 
 def _stops(
     entry: ConnectorEntry | None, copies: Iterable[UnitId], wanted: Collection[UnitId]
-) -> Iterator[Stop]:
+) -> Iterator[StopCopy]:
     # A null entry and a deleted one stop what is there, whoever asks.
     force = entry is not None and entry.force
     connector_failed = entry is not None and not entry.deleted and entry.failed()
     for unit in copies:
         if unit not in wanted:
-            yield Stop(unit, force)
+            yield StopCopy(unit, force)
         elif unit.task is not None and connector_failed:
-            yield Stop(unit)
+            yield StopCopy(unit)
 
 
 def _starts(

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from headrace.connect.lifecycle import KafkaState, Phase, Target, Unit, kafka_state
+from headrace.connect.lifecycle import KafkaState, Phase, Target, UnitState, kafka_state
 from headrace.connect.worker.launching import Figures
 
 if TYPE_CHECKING:
     from headrace.connect.log import ConnectorEntry, StatusSet
-    from headrace.connect.worker.copies import Copy
+    from headrace.connect.worker.copies import UnitCopy
     from headrace.connect.worker.restarts import RestartPlan
     from headrace.connect.worker.worker import Worker
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # What a worker tells of itself, in the shapes of Kafka Connect's REST API.
 
 
-class ClusterInfo(msgspec.Struct, frozen=True):
+class WorkerInfo(msgspec.Struct, frozen=True):
     """Who answers."""
 
     #: Level of Kafka Connect's API that is spoken, a dash, and our own version.
@@ -336,7 +336,7 @@ class Reporter:
         plugin = self._worker.catalog.known(entry.config.get("connector.class", ""))
         return "" if plugin is None else plugin.version
 
-    def _report(self, copy: Copy) -> UnitReport:
+    def _report(self, copy: UnitCopy) -> UnitReport:
         unit, restarts = copy.unit, self._worker.restarts
         loop = asyncio.get_running_loop()
         return UnitReport(
@@ -368,12 +368,12 @@ def _last_word(entry: ConnectorEntry, task: int | None) -> StatusSet | None:
     return entry.status(task)
 
 
-def _error(unit: Unit) -> str | None:
+def _error(unit: UnitState) -> str | None:
     cause = unit.cause
     return None if cause is None else f"{cause.summary}\n{cause.trace}".strip()
 
 
-def _rungs(unit: Unit) -> list[dict[str, Any]]:
+def _rungs(unit: UnitState) -> list[dict[str, Any]]:
     return [
         {"step": rung.step.value, "after": round(rung.at - unit.rungs[0].at, 3)}
         for rung in unit.rungs

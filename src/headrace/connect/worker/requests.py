@@ -14,10 +14,10 @@ from headrace.errors import (
     MessageTooLargeError,
 )
 
-__all__ = ["Appender", "decide", "new_request"]
+__all__ = ["LogAppender", "decide", "new_request"]
 
 
-class Appender(Protocol):
+class LogAppender(Protocol):
     """Who puts records into the log: the worker."""
 
     async def append(self, record: Record) -> Outcome:
@@ -29,7 +29,7 @@ def new_request() -> str:
     return uuid.uuid4().hex
 
 
-async def decide(appender: Appender, record: Record) -> None:
+async def decide(appender: LogAppender, record: Record) -> None:
     """Put a request into the log; return when it holds.
 
     Raises

@@ -8,13 +8,13 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from headrace.connect.lifecycle import Phase, Record
+from headrace.connect.lifecycle import Phase, RecordState
 
 if TYPE_CHECKING:
     from collections.abc import KeysView
 
     from headrace.connect.naming import UnitId
-    from headrace.connect.worker.copies import Copy
+    from headrace.connect.worker.copies import UnitCopy
 
 __all__ = ["Roster"]
 
@@ -27,8 +27,8 @@ class Roster:
     """Keeps each copy until it is proven gone, and counts what became of all of them."""
 
     def __init__(self) -> None:
-        self._here: dict[UnitId, Copy] = {}
-        self._ended: OrderedDict[tuple[str, int | None], Copy] = OrderedDict()
+        self._here: dict[UnitId, UnitCopy] = {}
+        self._ended: OrderedDict[tuple[str, int | None], UnitCopy] = OrderedDict()
         self._runs: dict[UnitId, None] = {}
         self._empty = asyncio.Event()
         self._empty.set()
@@ -37,7 +37,7 @@ class Roster:
         #: Copies that were started, had to be killed, ended in Error.
         self.launched = self.forced = self.failed = 0
 
-    def __iter__(self) -> Iterator[Copy]:
+    def __iter__(self) -> Iterator[UnitCopy]:
         """Give all copies that are not proven gone, whatever is done with them meanwhile."""
         return iter(list(self._here.values()))
 
@@ -45,22 +45,22 @@ class Roster:
         """Tell which copies are not proven gone."""
         return self._here.keys()
 
-    def get(self, unit: UnitId) -> Copy | None:
+    def get(self, unit: UnitId) -> UnitCopy | None:
         """Give a copy that is not proven gone."""
         return self._here.get(unit)
 
-    def told(self) -> list[Copy]:
+    def told(self) -> list[UnitCopy]:
         """Give all copies that can be told of: also the last one that ended of each unit."""
         return [*self._here.values(), *self._ended.values()]
 
-    def add(self, copy: Copy) -> None:
+    def add(self, copy: UnitCopy) -> None:
         """Take in a copy that is about to start."""
         self._ended.pop(_name(copy), None)
         self._here[copy.id] = copy
         self._empty.clear()
         self.launched += 1
 
-    def note(self, copy: Copy, record: Record) -> None:
+    def note(self, copy: UnitCopy, record: RecordState) -> None:
         """Take note of a copy's new state."""
         if copy.id.task is not None and record.phase is not Phase.PENDING:
             self._publish(copy)
@@ -68,7 +68,7 @@ class Roster:
             self.forced += record.forced
             self.failed += record.phase is Phase.ERROR
 
-    def drop(self, copy: Copy) -> None:
+    def drop(self, copy: UnitCopy) -> None:
         """Let go of a copy that is proven gone, but for what can be told of it."""
         self._here.pop(copy.id, None)
         self._ended.pop(_name(copy), None)
@@ -98,7 +98,7 @@ class Roster:
             left = ", ".join(f"{copy.id.what} ({copy.pid})" for copy in self)
             logger.warning("the worker ends though these are not proven gone: %s", left)
 
-    def _publish(self, copy: Copy) -> None:
+    def _publish(self, copy: UnitCopy) -> None:
         if copy.unit.phase is Phase.RUNNING:
             self._runs[copy.id] = None
         else:
@@ -107,5 +107,5 @@ class Roster:
         self.running = tuple(self._runs)
 
 
-def _name(copy: Copy) -> tuple[str, int | None]:
+def _name(copy: UnitCopy) -> tuple[str, int | None]:
     return copy.id.connector, copy.id.task

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace._setting import environment_values, setting, validate
-from headrace.connect.lifecycle import Limits
+from headrace.connect.lifecycle import UnitTimeouts
 from headrace.errors import SettingsError
 from headrace.private import is_loopback
 
@@ -232,9 +232,9 @@ class WorkerSettings:
         return self.worker_id or f"{socket.gethostname()}:{self.port}"
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> UnitTimeouts:
         """The time limits of units whose config says nothing else."""
-        return Limits(
+        return UnitTimeouts(
             start=self.start_timeout.total_seconds(),
             ask=self.graceful_timeout.total_seconds(),
             cancel=self.cancel_timeout.total_seconds(),
@@ -242,7 +242,7 @@ class WorkerSettings:
         )
 
 
-def limits_of(config: Mapping[str, str], settings: WorkerSettings) -> Limits:
+def limits_of(config: Mapping[str, str], settings: WorkerSettings) -> UnitTimeouts:
     """Give the time limits of a connector's units.
 
     Examples
@@ -251,7 +251,7 @@ def limits_of(config: Mapping[str, str], settings: WorkerSettings) -> Limits:
     3.0
     """
     default = settings.limits
-    return Limits(
+    return UnitTimeouts(
         start=_seconds(config.get(START_KEY), default.start),
         ask=_seconds(config.get(GRACE_KEY), default.ask),
         cancel=default.cancel,

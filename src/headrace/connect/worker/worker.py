@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.connect.lifecycle import Cause, Phase, Target
-from headrace.connect.lifecycle import Record as NewState
+from headrace.connect.lifecycle import RecordState as NewState
 from headrace.connect.log import (
     ClusterView,
+    CompactedRecord,
     ConnectorDeleted,
     ConnectorPut,
-    Kept,
     LevelSet,
     Log,
     Outcome,
@@ -26,9 +26,9 @@ from headrace.connect.log import (
     TopicUsed,
 )
 from headrace.connect.worker.asking import TaskQuestions
-from headrace.connect.worker.catalog import Catalog
-from headrace.connect.worker.copies import Copy, Remark
-from headrace.connect.worker.following import Follower
+from headrace.connect.worker.catalog import PluginInspector
+from headrace.connect.worker.copies import Remark, UnitCopy
+from headrace.connect.worker.following import LogFollower
 from headrace.connect.worker.forgetting import Forgetting
 from headrace.connect.worker.launching import (
     Host,
@@ -37,11 +37,11 @@ from headrace.connect.worker.launching import (
     OutsideChanged,
     ReconfigureAsked,
 )
-from headrace.connect.worker.lease import JoinAgain, Standing, Tenure
+from headrace.connect.worker.lease import JoinAgain, Tenure, WorkerRights
 from headrace.connect.worker.loggers import Loggers
 from headrace.connect.worker.outbox import Outbox
 from headrace.connect.worker.periodic import Periodic
-from headrace.connect.worker.planning import Plan, may_start, plan
+from headrace.connect.worker.planning import PassPlan, may_start, plan
 from headrace.connect.worker.reporting import Startup
 from headrace.connect.worker.requests import new_request
 from headrace.connect.worker.restarts import AutoRestarts
@@ -53,7 +53,7 @@ from headrace.errors import ConnectNotFoundError, WorkerStoppingError
 if TYPE_CHECKING:
     from headrace.connect.log import ConnectorEntry
     from headrace.connect.naming import UnitId
-    from headrace.connect.worker.catalog import Plugin
+    from headrace.connect.worker.catalog import PluginDescription
     from headrace.watched import OnFailure
 
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 def host_spec(
-    unit: UnitId, entry: ConnectorEntry, plugin: Plugin, settings: WorkerSettings
+    unit: UnitId, entry: ConnectorEntry, plugin: PluginDescription, settings: WorkerSettings
 ) -> HostSpec:
     """Say what the host of a copy is to run.
 
@@ -205,13 +205,13 @@ class Worker:
         self.name = self.settings.name
         #: What it does until it can work.
         self.startup = Startup(self.name) if startup is None else startup
-        self.catalog = Catalog(launcher)
+        self.catalog = PluginInspector(launcher)
         #: Levels of loggers, here and in all processes that run for it.
         self.loggers = Loggers(launcher.set_level)
         self._log = log
         self._launcher = launcher
         self._heir = heir
-        self._follower = Follower(log, self._heard)
+        self._follower = LogFollower(log, self._heard)
         self._outbox = Outbox(self._follower, self.name, self._dropped, self.end_by)
         interval = self.settings.pass_interval.total_seconds()
         self._tenure: Tenure | None = None
@@ -254,7 +254,7 @@ class Worker:
         """Tasks that run on this worker, as an immutable snapshot; from any thread."""
         return self._roster.running
 
-    def copies(self) -> list[Copy]:
+    def copies(self) -> list[UnitCopy]:
         """Give all copies that are not proven gone, and the last ended one of each unit."""
         return self._roster.told()
 
@@ -403,7 +403,7 @@ class Worker:
 
     # What copies and the outbox tell.
 
-    def record(self, copy: Copy, record: NewState) -> None:
+    def record(self, copy: UnitCopy, record: NewState) -> None:
         """Write a copy's new state to the log.
 
         Caller: Copy.
@@ -417,7 +417,7 @@ class Worker:
         # A connector that has failed takes its tasks along, whatever the log takes.
         self._passes.wakeup()
 
-    def released(self, copy: Copy) -> None:
+    def released(self, copy: UnitCopy) -> None:
         """Let a copy go once its last state is in the log.
 
         Caller: Copy.
@@ -427,7 +427,7 @@ class Worker:
         else:  # nobody will hear of it
             self._roster.drop(copy)
 
-    def heard(self, copy: Copy, event: Remark) -> None:
+    def heard(self, copy: UnitCopy, event: Remark) -> None:
         """Note what a copy says beside its state.
 
         Caller: Copy.
@@ -442,7 +442,7 @@ class Worker:
         elif (entry := self.view.connector(name)) and event.topic not in entry.topics:
             self._spawn(self._try_append(TopicUsed(name=name, topic=event.topic)))
 
-    def _dropped(self, copy: Copy) -> None:
+    def _dropped(self, copy: UnitCopy) -> None:
         """Forget a copy whose end is in the log.
 
         Caller: Outbox.
@@ -455,7 +455,7 @@ class Worker:
         self._failures.discard(copy.id)
         self._roster.drop(copy)
 
-    def _heard(self, record: Record | Kept) -> None:
+    def _heard(self, record: Record | CompactedRecord) -> None:
         # The listener of configs: what is put or deleted is acted upon at once.
         self._passes.wakeup()
         if isinstance(record, ConnectorDeleted):
@@ -466,18 +466,18 @@ class Worker:
             except ConnectNotFoundError as error:  # another release knows more levels
                 logger.warning("a level is not set here: %s", error)
 
-    def _standing(self) -> Standing:
-        return Standing.HELD if self._tenure is None else self._tenure.standing()
+    def _standing(self) -> WorkerRights:
+        return WorkerRights.HELD if self._tenure is None else self._tenure.standing()
 
     def _runs_well(self) -> bool:
-        return self._state == "running" and self._standing() is Standing.HELD
+        return self._state == "running" and self._standing() is WorkerRights.HELD
 
     async def _pass(self) -> None:
         standing = self._standing()
         if self._state != "running":
             return  # it stops what it runs, and keeps its lease for as long as that takes
         silent = (self._outbox.failing_for or 0.0) > self.settings.fence_after.total_seconds()
-        if silent or standing is not Standing.HELD:
+        if silent or standing is not WorkerRights.HELD:
             await self._halt(standing)
             return
         found = plan(self.view, self.name, self._roster.units(), self._mine)
@@ -487,14 +487,14 @@ class Worker:
         if self._tenure is None:  # else the coordinator does it
             await self._tidying.consider()
 
-    async def _halt(self, standing: Standing) -> None:
+    async def _halt(self, standing: WorkerRights) -> None:
         """Stop everything: nobody hears of what it does, and others may take it over."""
         for copy in self._roster:
-            copy.stop(force=standing is Standing.OVER)
-        if standing is Standing.OVER and not self._roster.units() and self._tenure is not None:
+            copy.stop(force=standing is WorkerRights.OVER)
+        if standing is WorkerRights.OVER and not self._roster.units() and self._tenure is not None:
             await self._tenure.begin_again()
 
-    def _apply(self, found: Plan) -> None:
+    def _apply(self, found: PassPlan) -> None:
         for stop in found.stops:
             if (copy := self._roster.get(stop.unit)) is not None:
                 copy.stop(force=stop.force)
@@ -529,11 +529,11 @@ class Worker:
             return host_spec(unit, entry, plugin, self.settings)
 
         limits = limits_of(entry.config, self.settings)
-        copy = Copy(unit, prepare, limits, self._launcher, self)
+        copy = UnitCopy(unit, prepare, limits, self._launcher, self)
         self._roster.add(copy)
         self._spawn(self._claim(copy))
 
-    async def _claim(self, copy: Copy) -> None:
+    async def _claim(self, copy: UnitCopy) -> None:
         """Start a copy if it still is to run when the log tells everybody that it is about to.
 
         Of two workers that want to run a unit, as one of them is behind in the log, the later one

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.columns import ColumnValues
-from headrace.columns.aggregates import Cells, group, merge_cells, negated, regroup
+from headrace.columns.aggregates import Partials, group, merge_cells, negated, regroup
 from headrace.columns.schema import column_of
 from headrace.columns.values import python_values
 from headrace.keys import decode_keys, encode_keys
@@ -54,7 +54,7 @@ class ColumnCombiner:
         self._operator = operator
         self._locator = locator
         self._ways = [way for measure in operator.measures for way in measure.cells]
-        self._parts: list[Cells] = []
+        self._parts: list[Partials] = []
         self._times: list[Int64s] = []
         self._marks: list[Int64s] = []
         self._late_below: list[Int64s] = []

@@ -123,7 +123,7 @@ class BatchSinkWriter(SinkWriter):
 Offsets = Mapping["QueueName", int]
 
 
-class Block(Protocol):
+class MessageBlock(Protocol):
     """Some messages of a queue."""
 
     def columns(self) -> MessageColumns:
@@ -133,11 +133,11 @@ class Block(Protocol):
 class BlockReader(Protocol):
     """Reads queues, as a pull consumer does."""
 
-    def blocks(self, queue: MessageQueue, begin: int, end: int) -> Iterable[Block]:
+    def blocks(self, queue: MessageQueue, begin: int, end: int) -> Iterable[MessageBlock]:
         """Read messages from ``begin`` up to ``end``; the last block may hold more."""
 
 
-class Cut(msgspec.Struct, frozen=True, kw_only=True):
+class CommittedBatch(msgspec.Struct, frozen=True, kw_only=True):
     """One committed batch: where its messages lie, and how to know them."""
 
     batch: int
@@ -162,7 +162,7 @@ class Cutter:
         self._consumer = consumer
         self._exact = exact
 
-    def next(self, begins: Offsets, ends: Offsets, record: CommitRecord) -> Cut | None:
+    def next(self, begins: Offsets, ends: Offsets, record: CommitRecord) -> CommittedBatch | None:
         """Give the next batch, if the job has committed it.
 
         Parameters
@@ -192,7 +192,7 @@ class Cutter:
             for queue, first in heads.items()
             if first == batch
         }
-        return Cut(batch=batch, epoch=winner(record.lineage, batch), ranges=ranges)
+        return CommittedBatch(batch=batch, epoch=winner(record.lineage, batch), ranges=ranges)
 
     def _end_of(self, batch: int, queue: QueueName, begin: int, end: int) -> int:
         """Find the first message of a later batch."""

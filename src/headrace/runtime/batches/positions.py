@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import QueueName
     from headrace.topology.operators.batches import BatchSink
 
-__all__ = ["Position", "Positions", "begins_within"]
+__all__ = ["SinkPosition", "SinkPositions", "begins_within"]
 
 logger = logging.getLogger(__name__)
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
+class SinkPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Where a sink is."""
 
     #: Last batch that is done.
@@ -36,7 +36,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     offsets: dict[str, int] = {}
 
 
-class Positions:
+class SinkPositions:
     """Keeps the position of one sink.
 
     Parameters
@@ -58,7 +58,7 @@ class Positions:
         self.group = f"{job}-{sink.name}"
         self._follower = PullConsumer(client, self.group)
 
-    def read(self) -> Position | None:
+    def read(self) -> SinkPosition | None:
         """Give the newest position; None before the first."""
         (queue,) = self._client.queues(self._sink.done_topic)
         end = self._follower.end_offset(queue)
@@ -69,9 +69,9 @@ class Positions:
             for result in self._follower.blocks(queue, end - 1, end)
             for message in result.messages()
         ][-1]
-        return msgspec.json.decode(message.body, type=Position)
+        return msgspec.json.decode(message.body, type=SinkPosition)
 
-    def write(self, position: Position) -> None:
+    def write(self, position: SinkPosition) -> None:
         """Keep a position."""
         self._producer.send(
             Message(topic=self._sink.done_topic, body=msgspec.json.encode(position), keys="done")
@@ -83,7 +83,7 @@ class Positions:
             logger.debug("the offsets of group %s stay behind: %s", self.group, error)
 
     def begins(
-        self, position: Position, queues: list[MessageQueue], *, skip: bool
+        self, position: SinkPosition, queues: list[MessageQueue], *, skip: bool
     ) -> Mapping[QueueName, int]:
         """Say where the next batch begins in each queue.
 
@@ -112,7 +112,7 @@ class Positions:
 def begins_within(
     job: str,
     sink: BatchSink,
-    position: Position,
+    position: SinkPosition,
     held: Mapping[QueueName, tuple[int, int]],
     *,
     skip: bool,

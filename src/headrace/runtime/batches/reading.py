@@ -20,7 +20,7 @@ from headrace.runtime.sources.messages import ranged, user_properties
 from headrace.topology.low_level import BatchRecords, Record
 
 if TYPE_CHECKING:
-    from headrace.runtime.batches.cutting import Cut
+    from headrace.runtime.batches.cutting import CommittedBatch
     from headrace.runtime.chunk import Int64s
     from headrace.topology.operators.batches import BatchSink
 
@@ -67,7 +67,7 @@ class BatchMessages:
         return pa.array(Tags(property_column(self.properties, BATCH)).has_value)
 
 
-def read_cut(consumer: PullConsumer, cut: Cut) -> Iterator[BatchMessages]:
+def read_cut(consumer: PullConsumer, cut: CommittedBatch) -> Iterator[BatchMessages]:
     """Read the messages of a batch, queue by queue, block by block.
 
     Raises

@@ -241,7 +241,7 @@ def _frame(
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenTuples:
     """The tuples of one task in the order of their marks."""
 
     tuples: Iterable[Tuple]
@@ -252,7 +252,7 @@ class Taken:
         return len(self.marks)
 
 
-class Intake:
+class TupleIntake:
     """Makes tuples of chunks, for the tasks that take them.
 
     Parameters
@@ -269,7 +269,9 @@ class Intake:
         self._ports = [_subscription(plan, name) for name in bolt.parents]
         self._partition = partition
 
-    def by_task(self, inputs: Mapping[int, Chunk], tasks: range) -> Iterator[tuple[int, Taken]]:
+    def by_task(
+        self, inputs: Mapping[int, Chunk], tasks: range
+    ) -> Iterator[tuple[int, TakenTuples]]:
         """Give the tuples of each task that gets some; the first takes those that name none."""
         full = {port: _aimed(chunk, tasks) for port, chunk in inputs.items() if len(chunk)}
         if len(full) > 1:
@@ -281,7 +283,9 @@ class Intake:
         for port, chunk in full.items() if len(full) == 1 else ():
             yield from self._split(chunk, port, tasks)
 
-    def _split(self, chunk: Chunk, port: int | None, tasks: range) -> Iterator[tuple[int, Taken]]:
+    def _split(
+        self, chunk: Chunk, port: int | None, tasks: range
+    ) -> Iterator[tuple[int, TakenTuples]]:
         for task in tasks:
             own = chunk
             if chunk.targets is not None and len(tasks) > 1:
@@ -290,7 +294,7 @@ class Intake:
                     own = chunk.take(np.flatnonzero(mine))
             if len(own):
                 tuples = own.values if port is None else self._tuples(port, own)
-                yield task, Taken(tuples, own.times, own.marks)
+                yield task, TakenTuples(tuples, own.times, own.marks)
 
     def _tuples(self, port: int, chunk: Chunk) -> Iterator[Tuple]:
         found = self._ports[port]
@@ -330,7 +334,7 @@ class TuplesRunner(ComponentProcessor[BoltT]):
 
     def __init__(self, operator: BoltT, context: ProcessorContext) -> None:
         super().__init__(operator, context)
-        self._intake = Intake(operator, context.plan, self.partition)
+        self._intake = TupleIntake(operator, context.plan, self.partition)
         self._given: dict[str, list[Chunk]] = defaultdict(list)
         self._skips = operator.on_error != "fail"
 
@@ -355,7 +359,7 @@ class TuplesRunner(ComponentProcessor[BoltT]):
         """Give the instance of a task, ready for tuples."""
         raise NotImplementedError
 
-    def execute(self, instance: Instance, taken: Taken) -> None:
+    def execute(self, instance: Instance, taken: TakenTuples) -> None:
         """Let a task execute tuples."""
         output: BoltOutput = instance.output
         execute = instance.user.execute
@@ -374,7 +378,7 @@ class TuplesRunner(ComponentProcessor[BoltT]):
         instance.check("execute")
         self.collect(instance, taken)
 
-    def collect(self, instance: Instance, taken: Taken | None = None) -> None:
+    def collect(self, instance: Instance, taken: TakenTuples | None = None) -> None:
         """Take what a task emitted; what no tuple caused has the last place."""
         time, mark = self.outside()
         if taken is not None:
@@ -441,7 +445,7 @@ class StatefulBoltProcessor(TuplesRunner[StatefulBoltNode]):
         """Give the instance of a task, told all that comes before tuples."""
         return self._states.begin(task, BoltOutput)
 
-    def execute(self, instance: Instance, taken: Taken) -> None:
+    def execute(self, instance: Instance, taken: TakenTuples) -> None:
         """Let a task execute tuples."""
         self._busy.add(instance.place.task)
         super().execute(instance, taken)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.topology.operators.bolts import Bolt, Spout
     from headrace.topology.tuples import Tuple
 
-__all__ = ["NO_TUPLE", "BoltOutput", "Output", "SpoutOutput"]
+__all__ = ["NO_TUPLE", "BoltOutput", "TaskOutput", "SpoutOutput"]
 
 #: In place of the number of the tuple that is executed: none is.
 NO_TUPLE = -1
@@ -57,7 +57,7 @@ class _Stream:
         return chunk
 
 
-class Output:
+class TaskOutput:
     """Takes what a task emits, and remembers when it gave up.
 
     Parameters
@@ -129,7 +129,7 @@ class Output:
         )
 
 
-class BoltOutput(Output):
+class BoltOutput(TaskOutput):
     """The collector of a bolt's task."""
 
     def emit(
@@ -171,7 +171,7 @@ class BoltOutput(Output):
         self.failed = reason or "no reason given"
 
 
-class SpoutOutput(Output):
+class SpoutOutput(TaskOutput):
     """The collector of a spout's task; its tuples are numbered as they come."""
 
     def __init__(self, component: Spout) -> None:

@@ -13,7 +13,7 @@ from headrace.topology.tuples import BatchGroupId, TaskContext
 from headrace.user_lines import user_line
 
 if TYPE_CHECKING:
-    from headrace.runtime.bolts.collectors import Output
+    from headrace.runtime.bolts.collectors import TaskOutput
     from headrace.runtime.control import Control
     from headrace.runtime.state.interface import Attempted
     from headrace.topology.operators.bolts import Bolt, Spout
@@ -54,7 +54,7 @@ class BatchNumbers:
 
 
 @dataclass(slots=True)
-class Standing:
+class InstanceState:
     """What an instance has lived through."""
 
     life: int
@@ -98,7 +98,7 @@ class Standing:
         return keeps and same and not self.running and self.finished < numbers.batch - 1
 
 
-def opening(standing: Standing | None, numbers: BatchNumbers) -> list[Opening]:
+def opening(standing: InstanceState | None, numbers: BatchNumbers) -> list[Opening]:
     """Give the callbacks that begin a batch, for a component that keeps state.
 
     Parameters
@@ -124,7 +124,7 @@ def opening(standing: Standing | None, numbers: BatchNumbers) -> list[Opening]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TaskInBatch:
     """A task of a component in one batch."""
 
     component: Spout | Bolt
@@ -159,14 +159,14 @@ class Instance:
         Whether the component keeps state in memory.
     """
 
-    def __init__(self, place: Place, output: Output, *, keeps: bool) -> None:
+    def __init__(self, place: TaskInBatch, output: TaskOutput, *, keeps: bool) -> None:
         self.keeps = keeps
         self.user: Any = copy.deepcopy(place.component.component)
         self.output: Any = output
-        self.standing = Standing(place.numbers.life, place.numbers.epoch)
+        self.standing = InstanceState(place.numbers.life, place.numbers.epoch)
         self.place = place
 
-    def begin(self, place: Place, saved: Attempted | None = None) -> None:
+    def begin(self, place: TaskInBatch, saved: Attempted | None = None) -> None:
         """Note that a batch begins: until it is finished, the instance serves no other."""
         self.place = place
         self.output.clear()
@@ -253,8 +253,8 @@ class Instances:
 
     def begin_stateful(
         self,
-        place: Place,
-        output: Callable[[], Output],
+        place: TaskInBatch,
+        output: Callable[[], TaskOutput],
         saved: Attempted | None,
         state: Callable[[], Any],
     ) -> Instance:
@@ -284,7 +284,9 @@ class Instances:
                 instance.call(step, state())
         return instance
 
-    def begin(self, place: Place, output: Callable[[], Output], *, acks: bool = False) -> Instance:
+    def begin(
+        self, place: TaskInBatch, output: Callable[[], TaskOutput], *, acks: bool = False
+    ) -> Instance:
         """Give the instance that serves a task which keeps nothing in memory."""
         kept = self._fitting(place, None, keeps=False)
         instance = kept or self._added(Instance(place, output(), keeps=False))
@@ -305,7 +307,9 @@ class Instances:
         instance.call("ack_commit", instance.place.batch(number))
         instance.standing.acked = number
 
-    def _fitting(self, place: Place, saved: Attempted | None, *, keeps: bool) -> Instance | None:
+    def _fitting(
+        self, place: TaskInBatch, saved: Attempted | None, *, keeps: bool
+    ) -> Instance | None:
         self._drop_stale(place.numbers)
         key = place.component.name, place.task
         kept = self._kept.get(key)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headrace.errors import DeserializationError, HeadraceError, SerializationError
-from headrace.runtime.bolts.instances import BatchNumbers, Instance, Place
+from headrace.runtime.bolts.instances import BatchNumbers, Instance, TaskInBatch
 from headrace.runtime.bolts.states import Saved, TaskStates, damaged_state, tasks_in
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.marks import spout_mark
@@ -40,10 +40,10 @@ class ComponentProcessor(Processor[ComponentT]):
         """The tasks that are in the partition."""
         return tasks_in(self.partition, self.context.partitions, self.parallelism)
 
-    def place(self, task: int) -> Place:
+    def place(self, task: int) -> TaskInBatch:
         """Name a task in this batch."""
         job = self.context.control.job
-        return Place(self.operator, task, self.parallelism, job, self.numbers)
+        return TaskInBatch(self.operator, task, self.parallelism, job, self.numbers)
 
     def hand_over(self, given: dict[str, list[Chunk]]) -> Chunk:
         """Give what tasks emitted to whoever subscribed; what they emit by default is returned."""

@@ -1,6 +1,6 @@
 """The commit: how a batch becomes visible, as the engine sees it.
 
-One small interface, :class:`Transactions`, stands in front of every kind of cluster: *open* an
+One small interface, :class:`BatchTransactions`, stands in front of every kind of cluster: *open* an
 epoch, *stage* what tasks produce, *commit* a batch, *publish* it.  What is behind it, a request
 to the embedded broker or messages on a stock RocketMQ, the engine does not know.
 """
@@ -181,7 +181,7 @@ class StageWriter(Protocol):
         """Hand over the rest and say what was staged."""
 
 
-class Transactions(Protocol):
+class BatchTransactions(Protocol):
     """Open, stage, commit, publish: one batch of a job is one transaction."""
 
     def open(self, driver: str) -> OpenAnswer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.errors import TopicNotFoundError
-from headrace.protocol.commit_log import CommitLog, Verdict
+from headrace.protocol.commit_log import CommitReader, Verdict
 from headrace.protocol.transactions import commit_in
 from headrace.runtime.jobs.journal import unknown_job
 from headrace.runtime.standing import OperatorStatistics, lag_of, longest, operator_statistics
@@ -232,7 +232,7 @@ def told(messages: Iterable[StoredMessage], *, judged: bool) -> Iterator[History
     judged
         The broker has let in only what counts.
     """
-    log = CommitLog()
+    log = CommitReader()
     before: CommitRecord | None = None
     for message in messages:
         record = commit_in(message)

@@ -32,7 +32,15 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.topology.operators.core import Operator
 
-__all__ = ["BLOCK_BYTES", "BLOCK_RECORDS", "Buckets", "Kept", "decoded", "packed", "raw_values"]
+__all__ = [
+    "BLOCK_BYTES",
+    "BLOCK_RECORDS",
+    "Buckets",
+    "WaitingRecord",
+    "decoded",
+    "packed",
+    "raw_values",
+]
 
 _NUMBER = struct.Struct(">Q")
 _BIAS = 1 << 63
@@ -49,7 +57,7 @@ _FEW = 32
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class WaitingRecord:
     """A record that waits for others."""
 
     time: int
@@ -62,7 +70,7 @@ class Kept:
     block: int = 0
 
 
-Bucket = dict[bytes, list[Kept]]
+Bucket = dict[bytes, list[WaitingRecord]]
 """Records of one stretch of time, by key: those of each key's open block."""
 
 Place = tuple[int, bytes]
@@ -76,7 +84,7 @@ class _Blocks:
     #: How many there are; the open block has this number.
     count: int
     #: Those that have been read, or filled in this batch.
-    held: dict[int, list[Kept]] = field(default_factory=dict)
+    held: dict[int, list[WaitingRecord]] = field(default_factory=dict)
 
 
 class Buckets:
@@ -186,7 +194,7 @@ class Buckets:
             _note_block(records, block)
             self._full[number, key].held[block] = records
 
-    def get(self, number: int, key: bytes) -> Iterable[Kept] | None:
+    def get(self, number: int, key: bytes) -> Iterable[WaitingRecord] | None:
         """Give what a place holds that was loaded before, in the order in which it came."""
         bucket = self._held.get(number)
         records = None if bucket is None else bucket.get(key)
@@ -195,14 +203,14 @@ class Buckets:
         full = self._full[number, key].held
         return chain(*(full[block] for block in sorted(full)), records)
 
-    def block(self, number: int, key: bytes, block: int) -> list[Kept]:
+    def block(self, number: int, key: bytes, block: int) -> list[WaitingRecord]:
         """Give one block of a place that was loaded before."""
         full = self._full.get((number, key))
         if full is not None and block < full.count:
             return full.held[block]
         return self._held.get(number, {}).get(key, [])
 
-    def add(self, number: int, key: bytes, record: Kept) -> None:
+    def add(self, number: int, key: bytes, record: WaitingRecord) -> None:
         """Add a record to a place that was loaded before."""
         if record.raw is None:
             self._unwritten = True
@@ -228,14 +236,14 @@ class Buckets:
         else:
             self._changed[number].add(key)
 
-    def end(self, limit: int, *, wanted: bool) -> list[tuple[int, bytes, list[Kept]]]:
+    def end(self, limit: int, *, wanted: bool) -> list[tuple[int, bytes, list[WaitingRecord]]]:
         """Drop the stretches with numbers below a limit; give what they held where it is wanted."""
         if limit <= self._done:
             return []
         if wanted:
             self._read_before(limit)
         self._done = limit
-        ended: list[tuple[int, bytes, list[Kept]]] = []
+        ended: list[tuple[int, bytes, list[WaitingRecord]]] = []
         while self._numbers and self._numbers[0] < limit:
             number = heapq.heappop(self._numbers)
             self._changed.pop(number, None)
@@ -287,7 +295,7 @@ class Buckets:
         else:
             self._store.put_many(entries, values)
 
-    def _opened(self, number: int, key: bytes, records: list[Kept]) -> bytes:
+    def _opened(self, number: int, key: bytes, records: list[WaitingRecord]) -> bytes:
         """Write the open block of a place, or begin a new one where it has become too long."""
         entry = packed(records)
         if len(entry) > BLOCK_BYTES:
@@ -322,12 +330,12 @@ class Buckets:
         return number - _BIAS, entry[len(self._family) + _NUMBER.size :]
 
 
-def _note_block(records: list[Kept], block: int) -> None:
+def _note_block(records: list[WaitingRecord], block: int) -> None:
     for record in records:
         record.block = block
 
 
-def raw_values(records: list[Kept], serde: Serde[Any]) -> None:
+def raw_values(records: list[WaitingRecord], serde: Serde[Any]) -> None:
     """Write the values of the records that have not been written yet, many at once."""
     fresh = [record for record in records if record.raw is None]
     if fresh:
@@ -336,7 +344,7 @@ def raw_values(records: list[Kept], serde: Serde[Any]) -> None:
             record.raw = raw
 
 
-def packed(records: list[Kept]) -> bytes:
+def packed(records: list[WaitingRecord]) -> bytes:
     """Write the records of an entry, whose values have been written."""
     if len(records) == 1:
         (record,) = records
@@ -352,7 +360,7 @@ def packed(records: list[Kept]) -> bytes:
     return b"".join(parts)
 
 
-def decoded(entries: list[bytes], serde: Serde[Any]) -> list[list[Kept]]:
+def decoded(entries: list[bytes], serde: Serde[Any]) -> list[list[WaitingRecord]]:
     """Read entries, the values of all of them at once."""
     lists = [_unpacked(entry) for entry in entries]
     records = [record for records in lists for record in records]
@@ -363,12 +371,12 @@ def decoded(entries: list[bytes], serde: Serde[Any]) -> list[list[Kept]]:
     return lists
 
 
-def _unpacked(entry: bytes) -> list[Kept]:
-    records: list[Kept] = []
+def _unpacked(entry: bytes) -> list[WaitingRecord]:
+    records: list[WaitingRecord] = []
     at = 0
     while at < len(entry):
         time, met, size = _RECORD.unpack_from(entry, at)
         at += _RECORD.size
-        records.append(Kept(time, None, met, entry[at : at + size]))
+        records.append(WaitingRecord(time, None, met, entry[at : at + size]))
         at += size
     return records

@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.keys import decode_key
 from headrace.runtime.chunk import Chunk
-from headrace.runtime.joins.buckets import Buckets, Kept
+from headrace.runtime.joins.buckets import Buckets, WaitingRecord
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings, TimedJoinProcessor
 from headrace.runtime.state.timers import Timers
 from headrace.topology.operators.tables import IntervalJoin
@@ -44,7 +44,7 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
         self._spans = ((operator.before, operator.after), (operator.after, operator.before))
         self._width = max(operator.before + operator.after, 1)
         #: What waits since this batch, as a heap: when due, number, side, key and record.
-        self._waiting: list[tuple[int, int, int, bytes, Kept]] = []
+        self._waiting: list[tuple[int, int, int, bytes, WaitingRecord]] = []
         self._numbers = count()
         self._buckets: tuple[Buckets, Buckets] | None = None
 
@@ -89,17 +89,17 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
                 if alone[1 - port]:
                     self._touch(sides[1 - port], key, found)
                 self._meet(arrivals, i, found, meetings)
-            record = Kept(time, values[i], bool(found), arrivals.raws[i])
+            record = WaitingRecord(time, values[i], bool(found), arrivals.raws[i])
             sides[port].add(time // width, key, record)
             if alone[port] and not found:
                 due = time + self._reaches[port] + self.operator.grace + 1
                 heapq.heappush(self._waiting, (due, next(self._numbers), port, key, record))
         return late
 
-    def _near(self, partners: Buckets, key: bytes, first: int, last: int) -> list[Kept]:
+    def _near(self, partners: Buckets, key: bytes, first: int, last: int) -> list[WaitingRecord]:
         """Give the records of a key within bounds of time, in the order of their times."""
         number, end = first // self._width, last // self._width
-        found: list[Kept] = []
+        found: list[WaitingRecord] = []
         while number <= end:
             records = partners.get(number, key)
             if records is not None:
@@ -109,12 +109,14 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
             found.sort(key=_time_of)
         return found
 
-    def _touch(self, partners: Buckets, key: bytes, found: list[Kept]) -> None:
+    def _touch(self, partners: Buckets, key: bytes, found: list[WaitingRecord]) -> None:
         """Note that records are met for the first time."""
         for number, block in {(r.time // self._width, r.block) for r in found if not r.met}:
             partners.touch(number, key, block)
 
-    def _meet(self, arrivals: Arrivals, i: int, found: list[Kept], meetings: Meetings) -> None:
+    def _meet(
+        self, arrivals: Arrivals, i: int, found: list[WaitingRecord], meetings: Meetings
+    ) -> None:
         name, value, mark = arrivals.names[i], arrivals.values[i], arrivals.marks[i]
         time, port = arrivals.times[i], arrivals.ports[i]
         for record in found:
@@ -132,10 +134,10 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
         for port, buckets in enumerate(sides):
             buckets.end(self._ended(port, watermark.time), wanted=False)
 
-    def _lonely(self, time: int) -> Iterator[tuple[Kept, int, bytes]]:
+    def _lonely(self, time: int) -> Iterator[tuple[WaitingRecord, int, bytes]]:
         """Give the records whose time is up and that nothing met, in the order of their times."""
         sides = self._sides()
-        found: list[tuple[int, int, bytes, int, int, Kept]] = []
+        found: list[tuple[int, int, bytes, int, int, WaitingRecord]] = []
         for (port, key, number, block), times in self._due(time).items():
             for at, record in enumerate(sides[port].block(number, key, block)):
                 if record.time in times and not record.met:
@@ -189,5 +191,5 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
         return (time - self.operator.grace - self._reaches[port]) // self._width
 
 
-def _time_of(record: Kept) -> int:
+def _time_of(record: WaitingRecord) -> int:
     return record.time

@@ -14,7 +14,7 @@ from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.buckets import (
     BLOCK_BYTES,
     BLOCK_RECORDS,
-    Kept,
+    WaitingRecord,
     decoded,
     packed,
     raw_values,
@@ -182,14 +182,14 @@ class Side:
 
     #: Numbers of the full blocks, in the order in which records came.
     blocks: list[int] = field(default_factory=list)
-    open: list[Kept] = field(default_factory=list)
+    open: list[WaitingRecord] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.blocks or self.open)
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class KeySession:
     """Records of a key that follow each other closely."""
 
     first: int
@@ -215,11 +215,11 @@ class SessionStore:
         self._operator = operator
         self._store = store
         self._serdes = serdes
-        self.held: dict[bytes, list[Session]] = {}
+        self.held: dict[bytes, list[KeySession]] = {}
         #: Number of the next block of a key.
         self._next: dict[bytes, int] = {}
         #: Full blocks that are known, and the sides of those that were filled in this batch.
-        self._blocks: dict[bytes, list[Kept]] = {}
+        self._blocks: dict[bytes, list[WaitingRecord]] = {}
         self._filled: dict[bytes, int] = {}
 
     def load(self, keys: Iterable[bytes]) -> list[bytes]:
@@ -229,7 +229,7 @@ class SessionStore:
         opened: tuple[list[Side], list[Side]] = ([], [])
         written: tuple[list[bytes], list[bytes]] = ([], [])
         for key, entry in zip(fresh, found, strict=True):
-            sessions: list[Session] = []
+            sessions: list[KeySession] = []
             self.held[key] = sessions
             for session, records in _read(entry or b""):
                 sessions.append(session)
@@ -243,7 +243,7 @@ class SessionStore:
                 side.open = own
         return fresh
 
-    def records(self, key: bytes, session: Session, port: int) -> Iterator[Kept]:
+    def records(self, key: bytes, session: KeySession, port: int) -> Iterator[WaitingRecord]:
         """Give the records of one side of a session, in the order in which they came."""
         side = session.sides[port]
         names = [block_key(key, port, number) for number in side.blocks]
@@ -256,7 +256,7 @@ class SessionStore:
             yield from self._blocks[name]
         yield from side.open
 
-    def add(self, key: bytes, session: Session, port: int, record: Kept) -> None:
+    def add(self, key: bytes, session: KeySession, port: int, record: WaitingRecord) -> None:
         """Put a record into a session."""
         session.first = min(session.first, record.time)
         session.last = max(session.last, record.time)
@@ -265,14 +265,14 @@ class SessionStore:
         if len(side.open) >= BLOCK_RECORDS:
             self._close_block(key, side, port)
 
-    def merge(self, key: bytes, one: Session, other: Session) -> Session:
+    def merge(self, key: bytes, one: KeySession, other: KeySession) -> KeySession:
         """Make one session of two; records of the first come first."""
         sides = [
             self._merged(key, port, *pair)
             for port, pair in enumerate(zip(one.sides, other.sides, strict=True))
         ]
         bounds = min(one.first, other.first), max(one.last, other.last)
-        return Session(*bounds, (sides[0], sides[1]))
+        return KeySession(*bounds, (sides[0], sides[1]))
 
     def _merged(self, key: bytes, port: int, one: Side, other: Side) -> Side:
         if other.blocks and one.open:
@@ -282,7 +282,7 @@ class SessionStore:
             self._close_block(key, merged, port)
         return merged
 
-    def drop(self, key: bytes, sessions: Sequence[Session]) -> None:
+    def drop(self, key: bytes, sessions: Sequence[KeySession]) -> None:
         """Forget sessions that have ended."""
         self.held[key] = [one for one in self.held[key] if one not in sessions]
         for session in sessions:
@@ -321,11 +321,11 @@ class SessionStore:
         side.blocks.append(number)
 
 
-def _read(entry: bytes) -> Iterator[tuple[Session, list[bytes]]]:
+def _read(entry: bytes) -> Iterator[tuple[KeySession, list[bytes]]]:
     """Give the sessions of an entry, each with the records of its open blocks as written."""
     at = 0
     while at < len(entry):
-        session = Session(*_TIMES.unpack_from(entry, at))
+        session = KeySession(*_TIMES.unpack_from(entry, at))
         at += _TIMES.size
         records: list[bytes] = []
         for side in session.sides:
@@ -336,7 +336,7 @@ def _read(entry: bytes) -> Iterator[tuple[Session, list[bytes]]]:
         yield session, records
 
 
-def _written(session: Session) -> bytes:
+def _written(session: KeySession) -> bytes:
     pieces = [_TIMES.pack(session.first, session.last)]
     for side in session.sides:
         records = packed(side.open)
@@ -385,12 +385,12 @@ class SessionJoinProcessor(TimedJoinProcessor[SessionJoin]):
         return late
 
     def _joined(
-        self, arrivals: Arrivals, i: int, near: list[Session], meetings: Meetings
-    ) -> Session:
+        self, arrivals: Arrivals, i: int, near: list[KeySession], meetings: Meetings
+    ) -> KeySession:
         """Put a record into the session that it belongs to, or make one of those it joins."""
         store, key, port = self._sessions, arrivals.keys[i], arrivals.ports[i]
-        record = Kept(arrivals.times[i], arrivals.values[i], raw=arrivals.raws[i])
-        own = Session(record.time, record.time)
+        record = WaitingRecord(arrivals.times[i], arrivals.values[i], raw=arrivals.raws[i])
+        own = KeySession(record.time, record.time)
         own.sides[port].open.append(record)
         if not near:
             store.held[key].append(own)
@@ -406,7 +406,7 @@ class SessionJoinProcessor(TimedJoinProcessor[SessionJoin]):
         return merged
 
     def _meet(
-        self, one: Session, other: Session, arrivals: Arrivals, i: int, meetings: Meetings
+        self, one: KeySession, other: KeySession, arrivals: Arrivals, i: int, meetings: Meetings
     ) -> None:
         """Give the pairs of two parts of a session that have come together."""
         name, mark, key = arrivals.names[i], arrivals.marks[i], arrivals.keys[i]
@@ -429,7 +429,7 @@ class SessionJoinProcessor(TimedJoinProcessor[SessionJoin]):
         keys.update((key, None) for _, key in stored)
         for due, key in stored:
             self._stored[key].discard(due)
-        ended: list[tuple[int, bytes, Session]] = []
+        ended: list[tuple[int, bytes, KeySession]] = []
         for key in keys:
             held = self._sessions.held[key]
             done = [s for s in held if self._end(s.last) <= watermark.time]
@@ -440,7 +440,7 @@ class SessionJoinProcessor(TimedJoinProcessor[SessionJoin]):
             self._changed[key] = None
 
     def _give_lonely(
-        self, key: bytes, session: Session, time: int, mark: int, meetings: Meetings
+        self, key: bytes, session: KeySession, time: int, mark: int, meetings: Meetings
     ) -> None:
         if all(session.sides):
             return

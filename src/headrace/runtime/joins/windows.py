@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.keys import decode_key
 from headrace.runtime.chunk import Chunk
-from headrace.runtime.joins.buckets import Buckets, Kept
+from headrace.runtime.joins.buckets import Buckets, WaitingRecord
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings, TimedJoinProcessor
 from headrace.runtime.windows.assigning import Assigned, assign
 from headrace.topology.operators.tables import WindowJoin
@@ -74,7 +74,7 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
                 for record in sides[1 - port].get(end, key) or ():
                     pair = (PAIR, record.value, value) if port else (PAIR, value, record.value)
                     meetings.add(name, pair, max(time, record.time), mark, self._told[end])
-                sides[port].add(end, key, Kept(time, value, raw=arrivals.raws[i]))
+                sides[port].add(end, key, WaitingRecord(time, value, raw=arrivals.raws[i]))
         return late
 
     def advance_to(self, watermark: Watermark, meetings: Meetings) -> None:

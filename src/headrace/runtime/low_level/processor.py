@@ -242,7 +242,7 @@ class _Given:
         )
 
 
-class _Context:
+class _ProcessorContext:
     """The context of one user's processor in one task."""
 
     def __init__(self, operator: Process, context: ProcessorContext) -> None:
@@ -330,7 +330,7 @@ class _Host:
 
     def __init__(self, operator: Process, context: ProcessorContext) -> None:
         self.calls = UserFunction(operator, operator.factory, context.locator)
-        self.context = _Context(operator, context)
+        self.context = _ProcessorContext(operator, context)
         self._operator = operator
         self._processor: Any = None
 

@@ -154,7 +154,7 @@ class Listed(State):
                 yield self._spec.serde.deserialize(value)
 
 
-class Windowed(State):
+class ValuesByTime(State):
     """Values by time."""
 
     def get(self, time: datetime) -> Any:
@@ -196,5 +196,5 @@ KINDS: dict[str, type[State]] = {
     "value": OneValue,
     "map": Mapped,
     "list": Listed,
-    "window": Windowed,
+    "window": ValuesByTime,
 }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NOT_CARRIED",
     "SourceReader",
-    "SourceTask",
+    "TaskPort",
     "carried_properties",
     "joined",
     "original_at",
@@ -47,7 +47,7 @@ _SHOWN_BYTES = 80
 _NEEDLE = WATERMARK.encode()
 
 
-class SourceTask(Protocol):
+class TaskPort(Protocol):
     """What a source asks of its task."""
 
     @property
@@ -76,7 +76,7 @@ class SourceReader:
     #: Whether it must get the records of all queues in the order of their marks.
     in_order: ClassVar[bool] = True
 
-    def __init__(self, source: Source, task: SourceTask, *, forwards_headers: bool) -> None:
+    def __init__(self, source: Source, task: TaskPort, *, forwards_headers: bool) -> None:
         self.source = source
         self._task = task
         self._forwards_headers = forwards_headers

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.runtime.blocks import Block
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.marks import Marks
-    from headrace.runtime.planning import QueueRange, Split
+    from headrace.runtime.planning import OffsetRange, Split
     from headrace.runtime.task import Task
     from headrace.runtime.user_code.errors import Finder, Original
     from headrace.topology.operators.core import Source
@@ -227,7 +227,7 @@ def _count_to(block: MessageColumns, mark: int) -> int:
 
 
 def _read(
-    job: JobConnection, ranges: Iterable[QueueRange], marks: Marks, *, in_order: bool
+    job: JobConnection, ranges: Iterable[OffsetRange], marks: Marks, *, in_order: bool
 ) -> Iterator[list[Run]]:
     """Give the messages of the ranges in steps, each a run per topic.
 
@@ -265,7 +265,7 @@ def _fills_step(queues: list[_QueueAhead]) -> bool:
     return 2 * sum(queue.held_to(known_to) for queue in queues) >= count
 
 
-def _blocks(job: JobConnection, part: QueueRange, marks: Marks) -> Iterator[MessageColumns]:
+def _blocks(job: JobConnection, part: OffsetRange, marks: Marks) -> Iterator[MessageColumns]:
     broker = MessageQueue.parse(part.queue).broker
     for result in read_range(job, part):
         for piece in result.pieces():
@@ -287,7 +287,7 @@ def _step(queues: list[_QueueAhead], mark: int, *, in_order: bool) -> list[Run]:
     ]
 
 
-def read_range(job: JobConnection, part: QueueRange) -> Iterator[PullResult]:
+def read_range(job: JobConnection, part: OffsetRange) -> Iterator[PullResult]:
     """Read a range that a batch was planned with.
 
     Raises

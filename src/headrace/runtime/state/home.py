@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import CommitRecord, QueueName
-    from headrace.runtime.commit.transactions import Transactions
+    from headrace.runtime.commit.transactions import BatchTransactions
 
 
 # Reading state topics: messages back into entries.
@@ -171,7 +171,7 @@ class StateHome:
     """
 
     def __init__(
-        self, job: str, client: Client, transactions: Transactions, *, tagged: bool
+        self, job: str, client: Client, transactions: BatchTransactions, *, tagged: bool
     ) -> None:
         self.job = job
         self.client = client

@@ -155,7 +155,7 @@ _SCAN_ROWS = 20_000
 _CHECKSUM_BYTES = 8
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class _CopyMark(msgspec.Struct, frozen=True):
     """Which commit a copy reflects."""
 
     epoch: int
@@ -165,7 +165,7 @@ class _Mark(msgspec.Struct, frozen=True):
     checksum: int
 
 
-_FRESH = _Mark(0, 0, 0, 0, 0)
+_FRESH = _CopyMark(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class StateTopic(Protocol):
         """Give the messages of [start, end) in order, none of a batch after ``batch``."""
 
 
-class Copy:
+class StoreCopy:
     """An open copy of one partition of one store, as of the last commit."""
 
     def __init__(self, base: StateBase, database: Rdict | None = None, restored: int = 0) -> None:
@@ -241,7 +241,7 @@ class LocalCopies:
 
     def open(
         self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
-    ) -> Copy:
+    ) -> StoreCopy:
         """Open a copy that reflects exactly the last commit.
 
         Raises
@@ -250,7 +250,7 @@ class LocalCopies:
             The state topic does not hold what the commit record says.
         """
         if summary is None or summary.end_offset == 0:
-            return Copy(EmptyBase())
+            return StoreCopy(EmptyBase())
         folder = self._folder(store, partition)
         database = open_database(folder / "db")
         restored = 0
@@ -266,7 +266,7 @@ class LocalCopies:
         except BaseException:
             database.close()
             raise
-        return Copy(_RocksBase(database), database, restored)
+        return StoreCopy(_RocksBase(database), database, restored)
 
     def save(
         self,
@@ -301,18 +301,20 @@ class LocalCopies:
 
     def _usable_mark(
         self, database: Rdict, summary: StateSummary, lineage: list[list[int]]
-    ) -> _Mark | None:
+    ) -> _CopyMark | None:
         raw = database.get(_MARK_KEY)
         if raw is None:
             return _FRESH
-        mark = msgspec.msgpack.decode(raw, type=_Mark)
+        mark = msgspec.msgpack.decode(raw, type=_CopyMark)
         if not _on_lineage(mark, lineage) or mark.end_offset > summary.end_offset:
             return None
         if mark.end_offset == summary.end_offset and not _agrees(mark, summary):
             return None
         return mark
 
-    def _bring_up(self, database: Rdict, folder: Path, mark: _Mark, summary: StateSummary) -> int:
+    def _bring_up(
+        self, database: Rdict, folder: Path, mark: _CopyMark, summary: StateSummary
+    ) -> int:
         """Bring a copy to the commit; give the number of state messages that this took."""
         if self._apply_change_file(database, folder, mark, summary):
             return 0
@@ -322,7 +324,7 @@ class LocalCopies:
         return summary.end_offset
 
     def _apply_change_file(
-        self, database: Rdict, folder: Path, mark: _Mark, summary: StateSummary
+        self, database: Rdict, folder: Path, mark: _CopyMark, summary: StateSummary
     ) -> bool:
         path = folder / "changes" / _change_name(summary.epoch, summary.batch, summary.attempt)
         found = read_changes(path, _base_name(mark), _content_name(summary))
@@ -334,7 +336,7 @@ class LocalCopies:
         failpoint("state.apply.written")
         return True
 
-    def _catch_up(self, database: Rdict, mark: _Mark, summary: StateSummary) -> bool:
+    def _catch_up(self, database: Rdict, mark: _CopyMark, summary: StateSummary) -> bool:
         count, checksum = mark.count, mark.checksum
         base = _RocksBase(database)
         for block in self._read(summary, mark.end_offset):
@@ -343,7 +345,7 @@ class LocalCopies:
             olds = list(base.get_many(keys))
             count += olds.count(None) - news.count(None)
             checksum = (checksum + _checksum(keys, news) - _checksum(keys, olds)) % _MODULUS
-            mark = _Mark(summary.epoch, summary.batch, block.next_offset, count, checksum)
+            mark = _CopyMark(summary.epoch, summary.batch, block.next_offset, count, checksum)
             _write(database, keys, news, None)
             failpoint("state.catch_up.block")
         if not _agrees(mark, summary):
@@ -419,7 +421,7 @@ def restoring(root: Path) -> tuple[int, int]:
 
 
 def _write(
-    database: Rdict, keys: list[bytes], values: Sequence[bytes | None], mark: _Mark | None
+    database: Rdict, keys: list[bytes], values: Sequence[bytes | None], mark: _CopyMark | None
 ) -> None:
     batch = WriteBatch(raw_mode=True)
     put = batch.put
@@ -455,11 +457,13 @@ def _checksum(keys: list[bytes], values: Sequence[bytes | None]) -> int:
     return sum(crc32(body) for body in bodies if body)
 
 
-def _mark_of(summary: StateSummary) -> _Mark:
-    return _Mark(summary.epoch, summary.batch, summary.end_offset, summary.count, summary.checksum)
+def _mark_of(summary: StateSummary) -> _CopyMark:
+    return _CopyMark(
+        summary.epoch, summary.batch, summary.end_offset, summary.count, summary.checksum
+    )
 
 
-def _agrees(mark: _Mark, summary: StateSummary) -> bool:
+def _agrees(mark: _CopyMark, summary: StateSummary) -> bool:
     return (mark.end_offset, mark.count, mark.checksum) == (
         summary.end_offset,
         summary.count,
@@ -467,7 +471,7 @@ def _agrees(mark: _Mark, summary: StateSummary) -> bool:
     )
 
 
-def _base_name(base: _Mark | StateSummary | None) -> bytes:
+def _base_name(base: _CopyMark | StateSummary | None) -> bytes:
     """Name the content that changes were made on: a file fits no other."""
     base = base or _FRESH
     return f"{base.end_offset} {base.count} {base.checksum}".encode()
@@ -481,7 +485,7 @@ def _content_name(after: ChangeSet | StateSummary) -> bytes:
     return f"{after.count} {after.checksum}".encode()
 
 
-def _on_lineage(mark: _Mark, lineage: list[list[int]]) -> bool:
+def _on_lineage(mark: _CopyMark, lineage: list[list[int]]) -> bool:
     """Tell whether a copy's commit is one that the job still stands on."""
     if mark == _FRESH:
         return True

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import StateSummary
     from headrace.runtime.chunk import Int64s
     from headrace.runtime.state.interface import Attempted
-    from headrace.runtime.state.local import Copy
+    from headrace.runtime.state.local import StoreCopy
 
 
 _MODULUS = 1 << 64
@@ -394,7 +394,7 @@ class StateCopies(Protocol):
 
     def open(
         self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
-    ) -> Copy:
+    ) -> StoreCopy:
         """Open a store of one partition."""
 
     def save(
@@ -426,7 +426,7 @@ class CopiedStore(LayeredStore):
         self._copies = copies
         self._operator = operator
         self._partition = partition
-        self._copy: Copy | None = None
+        self._copy: StoreCopy | None = None
 
     def opened(self, commit: StateSummary | None, lineage: list[list[int]]) -> StateBase:
         """Open the copy."""

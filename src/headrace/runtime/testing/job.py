@@ -34,9 +34,9 @@ from headrace.runtime.processors import Processor
 from headrace.runtime.sources.messages import original_at
 from headrace.runtime.sources.task import Run, SourceFeed
 from headrace.runtime.stage import PROCESSORS
-from headrace.runtime.state.local import Copy
+from headrace.runtime.state.local import StoreCopy
 from headrace.runtime.state.store import ChangeSet, MemoryBase
-from headrace.runtime.task import Task, TaskContext
+from headrace.runtime.task import RuntimeContext, Task
 from headrace.runtime.testing.topics import Sent, TestRecord, Written, records_of
 from headrace.topology.low_level import BatchRecords, BatchToken
 from headrace.topology.operators.batches import ForEachBatch
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 Batch = tuple[BatchToken, BatchRecords[Any, Any]]
 
 
-class CommittedBatches:
+class ReceivedBatches:
     """What sinks that take whole batches got, and the calls of their functions.
 
     Parameters
@@ -161,10 +161,10 @@ class BatchCopies:
 
     def open(
         self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
-    ) -> Copy:
+    ) -> StoreCopy:
         """Open a store of one partition."""
         del summary, lineage
-        return Copy(self.copies.base(store, partition))
+        return StoreCopy(self.copies.base(store, partition))
 
     def save(
         self,
@@ -275,7 +275,7 @@ class _Tap(Operator):
 
 
 @dataclass(slots=True)
-class TappedContext(TaskContext):
+class TappedContext(RuntimeContext):
     """A task that also keeps what taps take."""
 
     #: Chunks by the name of the operator that gave them.
@@ -337,7 +337,7 @@ class MemoryJob:
         #: Blocks that the tasks of the last batch gave, by kind.
         self.blocks: Counter[BlockKind] = Counter()
         #: Batches of sinks that take whole ones.
-        self.batches = CommittedBatches(topology)
+        self.batches = ReceivedBatches(topology)
         self._copies = MemoryCopies()
         self._began = began
         #: What was published for the next batch to read.

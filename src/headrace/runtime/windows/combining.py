@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.columns import ColumnValues
-from headrace.columns.aggregates import Cells, Measure, group, regroup
+from headrace.columns.aggregates import Measure, Partials, group, regroup
 from headrace.columns.expressions import Name
 from headrace.columns.schema import column_of
 from headrace.columns.values import python_values
@@ -99,7 +99,7 @@ class ColumnWindowEdge:
         self._measures = (*cells.measures, Measure("max", Name(_TIME)))
         self._ways = [way for measure in self._measures for way in measure.cells]
         self._fired = context.operator_watermark(operator).time - operator.grace
-        self._parts: list[Cells] = []
+        self._parts: list[Partials] = []
         #: Times, marks and bounds of all records so far, which the groups number.
         self._noted: list[tuple[Int64s, Int64s, Int64s | None]] = []
         self._seen = 0
@@ -123,7 +123,7 @@ class ColumnWindowEdge:
         return chunk.take(pc.indices_nonzero(column.is_valid()).to_numpy().astype(np.intp))
 
     def _combine(self, chunk: Chunk) -> None:
-        def combined(part: Chunk, batch: pa.RecordBatch) -> Cells:
+        def combined(part: Chunk, batch: pa.RecordBatch) -> Partials:
             batch = batch.append_column(_TIME, pa.array(part.times))
             keys = [
                 pa.array(panes(self._operator.windows, part.times)),

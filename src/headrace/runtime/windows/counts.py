@@ -9,7 +9,7 @@ from headrace.topology.operators.windows import CountWindow
 
 if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import Watermark
-    from headrace.runtime.windows.parts import Part
+    from headrace.runtime.windows.parts import RecordGroup
 
 __all__ = ["CountProcessor"]
 
@@ -17,7 +17,9 @@ __all__ = ["CountProcessor"]
 class CountProcessor(ByRecordProcessor[CountWindow]):
     """Keeps the window of each key that is not full yet."""
 
-    def take(self, parts: list[Part], record: Part, value: Any) -> list[Part] | None:
+    def take(
+        self, parts: list[RecordGroup], record: RecordGroup, value: Any
+    ) -> list[RecordGroup] | None:
         """Put a record into the window that its key has open."""
         if not parts:
             record.number = 0
@@ -28,21 +30,21 @@ class CountProcessor(ByRecordProcessor[CountWindow]):
         part.number += 1
         return [part]
 
-    def taken(self, key: bytes, parts: list[Part]) -> None:
+    def taken(self, key: bytes, parts: list[RecordGroup]) -> None:
         """Give a window that is full."""
         part = parts[-1]
         if part.number == self.operator.windows.size:
             self.fire(key, parts, part, part.mark)
             parts.clear()
 
-    def next_time(self, parts: list[Part]) -> int | None:
+    def next_time(self, parts: list[RecordGroup]) -> int | None:
         """Tell that time plays no part."""
         del parts
         return None
 
-    def close(self, key: bytes, parts: list[Part], watermark: Watermark) -> None:
+    def close(self, key: bytes, parts: list[RecordGroup], watermark: Watermark) -> None:
         """Do nothing: only records close windows."""
 
-    def bounds(self, part: Part) -> tuple[int, int]:
+    def bounds(self, part: RecordGroup) -> tuple[int, int]:
         """Give the lowest and the highest event time of a window."""
         return part.first, part.last

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.runtime.aggregates.algebra import Algebra
-    from headrace.runtime.windows.parts import Part
+    from headrace.runtime.windows.parts import RecordGroup
 
 __all__ = ["MergedParts"]
 
@@ -25,7 +25,7 @@ class MergedParts:
         All parts of the key, in order; some at the front may go, and others come behind.
     """
 
-    def __init__(self, algebra: Algebra, parts: Sequence[Part]) -> None:
+    def __init__(self, algebra: Algebra, parts: Sequence[RecordGroup]) -> None:
         self._algebra = algebra
         self._parts = parts
         #: Number of the first part: those that went were counted, too.

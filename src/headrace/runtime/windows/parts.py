@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.runtime.processors import ProcessorContext
     from headrace.topology import WindowAggregate
 
-__all__ = ["Part", "PartStore"]
+__all__ = ["RecordGroup", "PartStore"]
 
 _PARTS = b"p"
 _TIMERS = b"t"
@@ -29,7 +29,7 @@ _TIME = struct.Struct(">q")
 
 
 @dataclass(slots=True)
-class Part:
+class RecordGroup:
     """Records of one key that are kept together."""
 
     #: Lowest and highest event time.
@@ -68,7 +68,7 @@ class PartStore:
         self._operator = operator
         self._algebra = algebra
         self._context = context
-        self.held: dict[bytes, list[Part]] = {}
+        self.held: dict[bytes, list[RecordGroup]] = {}
         #: Timers of held keys, as they are set in the store.
         self._set: dict[bytes, int | None] = {}
         self._fresh: list[bytes] = []
@@ -95,7 +95,7 @@ class PartStore:
         self._fresh += missing
         found = store.get_many([_PARTS + key for key in missing])
         accumulators: list[bytes] = []
-        parts: list[Part] = []
+        parts: list[RecordGroup] = []
         for key, data in zip(missing, found, strict=True):
             own = self.held[key] = []
             self._set[key] = None
@@ -108,7 +108,7 @@ class PartStore:
                 first, last, number, size = _PART.unpack_from(data, at)
                 at += _PART.size + size
                 accumulators.append(data[at - size : at])
-                own.append(Part(first, last, number, None))
+                own.append(RecordGroup(first, last, number, None))
             parts += own
         decoded = self._algebra.decode(pa.array(accumulators, pa.binary()))
         for part, accumulator in zip(parts, decoded, strict=True):
@@ -139,7 +139,7 @@ class PartStore:
         store.put_many(keys, values)
 
 
-def _packed(parts: list[Part], due: int | None, encoded: Iterable[bytes]) -> bytes:
+def _packed(parts: list[RecordGroup], due: int | None, encoded: Iterable[bytes]) -> bytes:
     pieces = [_TIME.pack(NEVER if due is None else due)]
     for part, data in zip(parts, encoded, strict=False):
         pieces.append(_PART.pack(part.first, part.last, part.number, len(data)))

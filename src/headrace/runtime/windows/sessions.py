@@ -9,7 +9,7 @@ from headrace.topology.operators.windows import SessionWindow
 
 if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import Watermark
-    from headrace.runtime.windows.parts import Part
+    from headrace.runtime.windows.parts import RecordGroup
 
 __all__ = ["SessionProcessor"]
 
@@ -17,7 +17,9 @@ __all__ = ["SessionProcessor"]
 class SessionProcessor(ByRecordProcessor[SessionWindow]):
     """Keeps the open sessions of each key, of which no two are within the gap of each other."""
 
-    def take(self, parts: list[Part], record: Part, value: Any) -> list[Part] | None:
+    def take(
+        self, parts: list[RecordGroup], record: RecordGroup, value: Any
+    ) -> list[RecordGroup] | None:
         """Put a record into the session that it belongs to, or make one of those that it joins."""
         gap, time = self.operator.windows.gap, record.time
         met = [part for part in parts if part.first - gap <= time <= part.last + gap]
@@ -38,20 +40,20 @@ class SessionProcessor(ByRecordProcessor[SessionWindow]):
         session.first, session.last = min(session.first, time), max(session.last, time)
         return [session]
 
-    def next_time(self, parts: list[Part]) -> int | None:
+    def next_time(self, parts: list[RecordGroup]) -> int | None:
         """Tell when the first session has passed."""
         return self._passed(parts[0]) if parts else None
 
-    def close(self, key: bytes, parts: list[Part], watermark: Watermark) -> None:
+    def close(self, key: bytes, parts: list[RecordGroup], watermark: Watermark) -> None:
         """Give the sessions that have passed."""
         while parts and self._passed(parts[0]) <= watermark.time:
             self.fire(key, parts, parts[0], watermark.mark)
             del parts[0]
 
-    def bounds(self, part: Part) -> tuple[int, int]:
+    def bounds(self, part: RecordGroup) -> tuple[int, int]:
         """Give a session's window."""
         return part.first, part.last + self.operator.windows.gap
 
-    def _passed(self, part: Part) -> int:
+    def _passed(self, part: RecordGroup) -> int:
         # The gap is inclusive, so it has passed when event time is beyond it.
         return part.last + self.operator.windows.gap + self.operator.grace + 1

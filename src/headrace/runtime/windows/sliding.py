@@ -20,7 +20,7 @@ from headrace.runtime.state.layouts import PartLayout
 from headrace.runtime.user_code.failures import writing
 from headrace.runtime.windows.combining import give_late
 from headrace.runtime.windows.merging import MergedParts
-from headrace.runtime.windows.parts import Part, PartStore
+from headrace.runtime.windows.parts import PartStore, RecordGroup
 from headrace.topology.operators.windows import SlidingWindow, WindowAggregate
 from headrace.topology.windowed import window_headers
 
@@ -50,7 +50,9 @@ class ByRecordProcessor(Processor[WindowT]):
         self._retracts = context.retracts(operator)
 
     @abstractmethod
-    def take(self, parts: list[Part], record: Part, value: Any) -> list[Part] | None:
+    def take(
+        self, parts: list[RecordGroup], record: RecordGroup, value: Any
+    ) -> list[RecordGroup] | None:
         """Put a record into the parts of its key.
 
         The record comes as a part without an accumulator.  Gives the parts that it changed, None
@@ -58,18 +60,18 @@ class ByRecordProcessor(Processor[WindowT]):
         """
 
     @abstractmethod
-    def next_time(self, parts: list[Part]) -> int | None:
+    def next_time(self, parts: list[RecordGroup]) -> int | None:
         """Tell when a key has something to do."""
 
     @abstractmethod
-    def close(self, key: bytes, parts: list[Part], watermark: Watermark) -> None:
+    def close(self, key: bytes, parts: list[RecordGroup], watermark: Watermark) -> None:
         """Give what is due and drop what is no longer needed."""
 
     @abstractmethod
-    def bounds(self, part: Part) -> tuple[int, int]:
+    def bounds(self, part: RecordGroup) -> tuple[int, int]:
         """Give the window of a part."""
 
-    def content(self, parts: list[Part], part: Part) -> Any:
+    def content(self, parts: list[RecordGroup], part: RecordGroup) -> Any:
         """Give the accumulator of a part's window."""
         del parts
         return part.accumulator
@@ -134,7 +136,7 @@ class ByRecordProcessor(Processor[WindowT]):
         time = int(chunk.times[index])
         late_below = NEVER if chunk.late_below is None else int(chunk.late_below[index])
         parts = self._store.held[key]
-        record = Part(time, time, 1, ABSENT, mark, time, late_below)
+        record = RecordGroup(time, time, 1, ABSENT, mark, time, late_below)
         before = self.next_time(parts)
         try:
             changed = self.take(parts, record, chunk.values[index])
@@ -151,7 +153,7 @@ class ByRecordProcessor(Processor[WindowT]):
         if self.next_time(parts) != before:
             self._plan(key)
 
-    def taken(self, key: bytes, parts: list[Part]) -> None:
+    def taken(self, key: bytes, parts: list[RecordGroup]) -> None:
         """Give what a record made complete."""
 
     def _advance(self, watermark: Watermark) -> None:
@@ -163,7 +165,7 @@ class ByRecordProcessor(Processor[WindowT]):
                 self._plan(key)
         self.event_time = watermark.time
 
-    def fire(self, key: bytes, parts: list[Part], part: Part, mark: int) -> None:
+    def fire(self, key: bytes, parts: list[RecordGroup], part: RecordGroup, mark: int) -> None:
         """Give the result of a window that closes."""
         if self.operator.emit == "update":
             self.update(key, [part])
@@ -171,7 +173,7 @@ class ByRecordProcessor(Processor[WindowT]):
             value = self._result(self.algebra.result, parts, part, mark)
             self._results.add(key, value, self.bounds(part), (part.last, mark, part.late_below))
 
-    def update(self, key: bytes, parts: list[Part]) -> None:
+    def update(self, key: bytes, parts: list[RecordGroup]) -> None:
         """Give the results of parts that have changed."""
         held = self._store.held[key]
         for part in parts:
@@ -186,7 +188,9 @@ class ByRecordProcessor(Processor[WindowT]):
             part.given = [(bounds, value)] if self._retracts else []
             part.mark = -1
 
-    def _result(self, of: Callable[[Any], Any], parts: list[Part], part: Part, mark: int) -> Any:
+    def _result(
+        self, of: Callable[[Any], Any], parts: list[RecordGroup], part: RecordGroup, mark: int
+    ) -> Any:
         try:
             return of(self.content(parts, part))
         except Exception as error:
@@ -246,7 +250,9 @@ class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
         #: By the list of a key's parts, which is the same for all of a batch.
         self._merged: dict[int, MergedParts] = {}
 
-    def take(self, parts: list[Part], record: Part, value: Any) -> list[Part] | None:
+    def take(
+        self, parts: list[RecordGroup], record: RecordGroup, value: Any
+    ) -> list[RecordGroup] | None:
         """Put a record into the part of its time.
 
         Its own window may have passed while its queue was idle: then those that end later hold it.
@@ -270,14 +276,14 @@ class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
         last = bisect_right(parts, record.time + self.operator.windows.size, key=_time)
         return [one for one in parts[place:last] if one.number == _OPEN]
 
-    def next_time(self, parts: list[Part]) -> int | None:
+    def next_time(self, parts: list[RecordGroup]) -> int | None:
         """Tell when the first window has passed, or the first part is no longer needed."""
         if not parts:
             return None
         drops, fired = self._passed(parts[0]) + self.operator.windows.size, _fired(parts)
         return drops if fired == len(parts) else min(self._passed(parts[fired]), drops)
 
-    def close(self, key: bytes, parts: list[Part], watermark: Watermark) -> None:
+    def close(self, key: bytes, parts: list[RecordGroup], watermark: Watermark) -> None:
         """Give the windows that have passed, and drop what no open one can hold."""
         at = _fired(parts)
         while at < len(parts) and self._passed(parts[at]) <= watermark.time:
@@ -292,7 +298,7 @@ class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
             if (merged := self._merged.get(id(parts))) is not None:
                 merged.forget(gone)
 
-    def content(self, parts: list[Part], part: Part) -> Any:
+    def content(self, parts: list[RecordGroup], part: RecordGroup) -> Any:
         """Put the window that ends at a part together."""
         first = bisect_left(parts, part.last - self.operator.windows.size, key=_time)
         stop = bisect_left(parts, part.last, key=_time) + 1
@@ -302,19 +308,19 @@ class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
             self._merged[id(parts)] = MergedParts(self.algebra, parts)
         return self._merged[id(parts)].run(first, stop, settled)
 
-    def bounds(self, part: Part) -> tuple[int, int]:
+    def bounds(self, part: RecordGroup) -> tuple[int, int]:
         """Give the window that ends at a part."""
         return part.last - self.operator.windows.size, part.last
 
-    def _passed(self, part: Part) -> int:
+    def _passed(self, part: RecordGroup) -> int:
         # Records at the very end still belong to it, so event time has to be beyond.
         return part.last + self.operator.grace + 1
 
 
-def _time(part: Part) -> int:
+def _time(part: RecordGroup) -> int:
     return part.last
 
 
-def _fired(parts: list[Part]) -> int:
+def _fired(parts: list[RecordGroup]) -> int:
     """Tell how many parts have fired."""
     return bisect_left(parts, _OPEN, key=lambda part: -part.number)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.errors import HeadraceError, UserCodeError
-from headrace.runtime.batches.cutting import Cut
+from headrace.runtime.batches.cutting import CommittedBatch
 from headrace.runtime.batches.reading import batch_records, read_cut
 from headrace.runtime.user_code.failures import describe_failure
 from headrace.spark.batches.failures import failed_call
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["run", "serve"]
 
 
-def run(job: JobConnection, sink: ForEachBatch, cut: Cut) -> None:
+def run(job: JobConnection, sink: ForEachBatch, cut: CommittedBatch) -> None:
     """Read a batch and call the function with it, unless no record of it counts.
 
     Raises
@@ -60,11 +60,11 @@ def serve(channel: Connection) -> None:
     listen = partial(_listen, channel, requests)
     watched_thread(listen, name="headrace-requests", on_failure=end_process).start()
     while True:
-        cut = msgspec.json.decode(requests.get(), type=Cut)
+        cut = msgspec.json.decode(requests.get(), type=CommittedBatch)
         channel.send_bytes(_answer(job, sink, cut))
 
 
-def _answer(job: JobConnection, sink: ForEachBatch, cut: Cut) -> bytes:
+def _answer(job: JobConnection, sink: ForEachBatch, cut: CommittedBatch) -> bytes:
     try:
         run(job, sink, cut)
     except HeadraceError as error:

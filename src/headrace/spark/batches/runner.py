@@ -35,7 +35,7 @@ from headrace.errors import (
 )
 from headrace.failpoints import failpoint
 from headrace.runtime.batches.cutting import Cutter
-from headrace.runtime.batches.positions import Position, Positions
+from headrace.runtime.batches.positions import SinkPosition, SinkPositions
 from headrace.runtime.batches.reading import batch_table, read_cut, table_schema
 from headrace.runtime.planning import make_splits
 from headrace.runtime.user_code.failures import raise_failure
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.runtime.batches.cutting import Cut
+    from headrace.runtime.batches.cutting import CommittedBatch
     from headrace.runtime.job_plan import JobConnection, JobPlan
     from headrace.spark.plans import PlanHandle
 
@@ -84,7 +84,7 @@ class FrameWriter:
         self._session: SparkSession | None = None
         self._tag = f"{plan.job}-{sink.name}"
 
-    def __call__(self, cut: Cut) -> None:
+    def __call__(self, cut: CommittedBatch) -> None:
         """Call the writer with a batch, unless no record of it counts.
 
         Raises
@@ -121,7 +121,7 @@ class FrameWriter:
 
 
 def frame_of(
-    session: SparkSession, handle: PlanHandle, sink: BatchSink, cut: Cut, tasks: int
+    session: SparkSession, handle: PlanHandle, sink: BatchSink, cut: CommittedBatch, tasks: int
 ) -> DataFrame:
     """Make the data frame of a batch; its records are read where and when somebody asks for them."""
     parts = [
@@ -135,7 +135,7 @@ def frame_of(
     return numbers.mapInArrow(_reader(handle, sink.name, parts), schema)
 
 
-def _reader(handle: PlanHandle, operator: str, parts: list[Cut]) -> Read:
+def _reader(handle: PlanHandle, operator: str, parts: list[CommittedBatch]) -> Read:
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         job = connection(handle)
         sink = job.plan.topology.operator(operator)
@@ -177,7 +177,7 @@ class FunctionProcess:
         self._lock = threading.Lock()
         self._closed = False
 
-    def __call__(self, cut: Cut) -> None:
+    def __call__(self, cut: CommittedBatch) -> None:
         """Call the function with the records of a batch.
 
         Raises
@@ -277,7 +277,7 @@ _LOOK_SECONDS = 1.0
 class BatchCall(Protocol):
     """Runs the user's code on one batch."""
 
-    def __call__(self, cut: Cut) -> None:
+    def __call__(self, cut: CommittedBatch) -> None:
         """Hand a batch over, and return when that is done."""
 
     def interrupt(self) -> None:
@@ -304,7 +304,7 @@ class BatchRunner:
         self.sink = sink
         self._job = job
         self._call = call
-        self._positions = Positions(job.client, job.plan.job, sink)
+        self._positions = SinkPositions(job.client, job.plan.job, sink)
         # Of its own: the job's are used by another thread.
         self._transactions = job.plan.make_transactions(job)
         self._consumer = PullConsumer(
@@ -335,7 +335,7 @@ class BatchRunner:
         queues = self._queues()
         position = self._positions.read()
         if position is None:
-            position = Position(batch=batch, offsets=self._named(queues))
+            position = SinkPosition(batch=batch, offsets=self._named(queues))
             self._positions.write(position)
         if position.batch > batch:
             raise StateError(
@@ -438,10 +438,10 @@ class BatchRunner:
             self._hand_over(cut)
         self._begins = begins | {queue: end for queue, (_, end) in cut.ranges.items()}
         self._through = max(self._through, cut.batch)
-        self._positions.write(Position(batch=self._through, offsets=self._begins))
+        self._positions.write(SinkPosition(batch=self._through, offsets=self._begins))
         return True
 
-    def _hand_over(self, cut: Cut) -> None:
+    def _hand_over(self, cut: CommittedBatch) -> None:
         self._since = time.monotonic()
         try:
             self._call(cut)
@@ -467,7 +467,7 @@ class BatchRunner:
 
     def _goes_on(self, missing: OffsetExpiredError) -> bool:
         """Go on at the first messages that are left, where the settings say so."""
-        position = Position(batch=self._through, offsets=self._begins)
+        position = SinkPosition(batch=self._through, offsets=self._begins)
         try:
             begins = self._positions.begins(position, self._queues(), skip=self._skips)
         except HeadraceError as error:

@@ -107,13 +107,13 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class AssignedQueues:
     """Read these queues."""
 
     queues: QueueTable
 
 
-Subscription: TypeAlias = Topics | Pattern | Assignment
+Subscription: TypeAlias = Topics | Pattern | AssignedQueues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
     (name,) = given
     text = options[name]
     if name == "assign":
-        return Assignment(read_queue_lists(name, text))
+        return AssignedQueues(read_queue_lists(name, text))
     if name == "subscribePattern":
         try:
             return Pattern(re.compile(text))
@@ -412,7 +412,7 @@ class QueueFinder:
             A topic was not found for longer than ``retry_timeout``, and loss is an error.
         """
         found = [queue for topic in self._topics() for queue in self._queues_if_found(topic)]
-        if isinstance(self._subscription, Assignment) and self._missing_since:
+        if isinstance(self._subscription, AssignedQueues) and self._missing_since:
             known = {
                 topic: table
                 for topic, table in self._subscription.queues.items()
@@ -422,7 +422,7 @@ class QueueFinder:
         return self._assigned(found)
 
     def _assigned(self, found: list[MessageQueue]) -> list[MessageQueue]:
-        if isinstance(self._subscription, Assignment):
+        if isinstance(self._subscription, AssignedQueues):
             return sorted(match_queues("assign", self._subscription.queues, found))
         return sorted(found)
 
@@ -430,7 +430,7 @@ class QueueFinder:
         match self._subscription:
             case Topics(names):
                 return list(names)
-            case Assignment(queues):
+            case AssignedQueues(queues):
                 return list(queues)
         now = time.monotonic()
         if self._matched_at is None or now - self._matched_at >= self._refresh:

@@ -449,13 +449,13 @@ _SENDERS = 8
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class TaskSent(WriterCommitMessage):
     """What a task has sent."""
 
     messages: int
 
 
-def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
+def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> TaskSent:
     """Send rows as messages, and return when brokers have confirmed all of them.
 
     Raises
@@ -481,7 +481,7 @@ def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Writ
             for _ in senders.map(lambda part: _send(producer, part), parts):
                 pass
             messages += len(rows)
-    return Written(messages)
+    return TaskSent(messages)
 
 
 def _collected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -532,7 +532,7 @@ class RocketMQWriter(DataSourceArrowWriter):
         self._options = options
 
     @clear_errors
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> TaskSent:
         """Send the rows of one task."""
         written = write_rows(self._options, iterator)
         end_of_task()
@@ -552,7 +552,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     @clear_errors
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> TaskSent:
         """Send the rows of one task of one batch."""
         written = write_rows(self._options, iterator)
         end_of_task()

@@ -27,13 +27,13 @@ from headrace.store.compaction.manifest import FileMeta
 from headrace.store.compaction.offset_map import (
     NOT_A_TOMBSTONE,
     NOT_MET,
+    FileView,
     Horizon,
     IndexRows,
     KeyRows,
     Marked,
-    Part,
     Rounds,
-    Rows,
+    UnitRows,
     mark,
 )
 from headrace.store.compaction.recovery import damage_at, paths_of, remove_files, stretches
@@ -43,7 +43,7 @@ from headrace.store.reading import BORN_HOST_V6
 
 if TYPE_CHECKING:
     from headrace.store.compaction.offset_map import Candidate, View
-    from headrace.store.compaction.recovery import Stretch
+    from headrace.store.compaction.recovery import EntryRun
     from headrace.store.compaction.settings import CompactionSettings, StoreClock
     from headrace.store.fileops import FileOps
 
@@ -59,7 +59,7 @@ _Stamp = Callable[[IndexRows], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OutputPlace:
     """Where outputs go, and what they share."""
 
     folder: Path
@@ -72,20 +72,20 @@ class Place:
     check: Callable[[int], None]
 
 
-class Outputs:
+class NewFiles:
     """Makes new files; what it made is removed again unless it is published."""
 
-    def __init__(self, place: Place, stamp: _Stamp) -> None:
+    def __init__(self, place: OutputPlace, stamp: _Stamp) -> None:
         self._place = place
         self._stamp = stamp
         self._writer: DataWriter | None = None
         self._made: list[Path] = []
-        self._waiting: list[tuple[memoryview, Rows]] = []
+        self._waiting: list[tuple[memoryview, UnitRows]] = []
         self._waiting_bytes = 0
-        self._parts: list[Part] = []
+        self._parts: list[FileView] = []
         self.bytes_written = 0
 
-    def rewrite(self, candidates: tuple[Candidate, ...]) -> list[Part]:
+    def rewrite(self, candidates: tuple[Candidate, ...]) -> list[FileView]:
         """Write the survivors of files to new ones, and put these on the disk.
 
         Raises
@@ -102,7 +102,7 @@ class Outputs:
         self._finish()
         return self._parts
 
-    def restamp(self, part: Part) -> Part:
+    def restamp(self, part: FileView) -> FileView:
         """Make the derived files of a file anew, with the times when deletes were met."""
         place = self._place
         meta = msgspec.structs.replace(FileMeta(part.meta.name), derived=place.number())
@@ -114,7 +114,7 @@ class Outputs:
                 rows = index[first : first + len(keys)].copy()
                 rows["met"] = self._stamp(rows)
                 stored = np.array([part.meta.oldest, part.meta.newest])
-                writer.write(Rows(rows, keys, stored), part.meta.size)
+                writer.write(UnitRows(rows, keys, stored), part.meta.size)
                 place.check(rows.nbytes + keys.nbytes)
             writer.sync()
         except OSError as error:
@@ -122,7 +122,7 @@ class Outputs:
         finally:
             writer.close()
         self.bytes_written += sum(path.stat().st_size for path in self._made[-2:])
-        return Part(writer.meta, part.file.with_derived(writer.meta))
+        return FileView(writer.meta, part.file.with_derived(writer.meta))
 
     def discard(self) -> None:
         """Remove what was made."""
@@ -142,7 +142,7 @@ class Outputs:
         if end < part.meta.size:
             raise damage_at(part.file.path, end)
 
-    def _keep(self, candidate: Candidate, stretch: Stretch, first: int, last: int) -> None:
+    def _keep(self, candidate: Candidate, stretch: EntryRun, first: int, last: int) -> None:
         kept = candidate.kept(first, last)
         if not kept.any():
             return
@@ -150,11 +150,11 @@ class Outputs:
         index: IndexRows = part.file.index(part.meta)[first:last][kept]
         keys: KeyRows = part.file.key_rows(part.meta, self._place.digest_mark, first, last)[kept]
         starts = index["at"] - stretch.position
-        rows = Rows(index, keys, _stored(stretch.content, starts))
+        rows = UnitRows(index, keys, _stored(stretch.content, starts))
         index["met"] = self._stamp(index)
         self._add(_joined(stretch.content, starts, index["size"]), rows)
 
-    def _add(self, payload: memoryview, rows: Rows) -> None:
+    def _add(self, payload: memoryview, rows: UnitRows) -> None:
         self._waiting.append((payload, rows))
         self._waiting_bytes += len(payload)
         if self._waiting_bytes >= ENTRY_BYTES:
@@ -167,7 +167,7 @@ class Outputs:
         payload, rows = waiting[0]
         if len(waiting) > 1:
             payload = memoryview(b"".join(piece for piece, _ in waiting))
-            rows = Rows(
+            rows = UnitRows(
                 np.concatenate([each.index for _, each in waiting]),
                 np.concatenate([each.keys for _, each in waiting]),
                 np.concatenate([each.stored for _, each in waiting]),
@@ -197,7 +197,7 @@ class Outputs:
         finally:
             writer.release()
         file = DataFile(self._place.folder, writer.meta, self._place.ops, good_from=0)
-        self._parts.append(Part(writer.meta, file))
+        self._parts.append(FileView(writer.meta, file))
         self.bytes_written += writer.meta.size
 
 
@@ -229,7 +229,7 @@ _MAX_RATIO = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CompactionStep:
     """Files that become one, or one that stays."""
 
     candidates: tuple[Candidate, ...]
@@ -245,20 +245,20 @@ class Step:
         return len(self.candidates) == 1 and _is_whole(self.candidates[0])
 
 
-def plan(candidates: Sequence[Candidate], file_size: int) -> list[Step]:
+def plan(candidates: Sequence[Candidate], file_size: int) -> list[CompactionStep]:
     """Group neighbours whose survivors fit into one file; files without survivors are left out."""
-    steps: list[Step] = []
+    steps: list[CompactionStep] = []
     for candidate in candidates:
         if not candidate.kept_count:
             continue
         if steps and _may_join(steps[-1], candidate, file_size):
-            steps[-1] = Step((*steps[-1].candidates, candidate))
+            steps[-1] = CompactionStep((*steps[-1].candidates, candidate))
         else:
-            steps.append(Step((candidate,)))
+            steps.append(CompactionStep((candidate,)))
     return steps
 
 
-def _may_join(step: Step, candidate: Candidate, file_size: int) -> bool:
+def _may_join(step: CompactionStep, candidate: Candidate, file_size: int) -> bool:
     before, here = step.kept_bytes, candidate.kept_bytes
     if before + here > file_size:
         return False
@@ -276,10 +276,10 @@ _MS = timedelta(milliseconds=1)
 
 def candidates_of(
     view: View, now: int, settings: CompactionSettings, *, force: bool, below: int | None = None
-) -> tuple[Part, ...]:
+) -> tuple[FileView, ...]:
     """Choose the files to compact: closed ones from the oldest on, none of them too young."""
     youngest = now - settings.min_lag // _MS
-    chosen: list[Part] = []
+    chosen: list[FileView] = []
     for part in view.closed:
         if not force and settings.min_lag and part.meta.newest > youngest:
             break
@@ -289,7 +289,7 @@ def candidates_of(
     return tuple(chosen)
 
 
-def dirt_of(parts: tuple[Part, ...], clean_until: int) -> Dirt:
+def dirt_of(parts: tuple[FileView, ...], clean_until: int) -> Dirt:
     """Count how much of closed files was compacted and how much was not."""
     clean = dirty = 0
     oldest: int | None = None
@@ -321,7 +321,7 @@ def is_due(view: View, settings: CompactionSettings, clock: StoreClock) -> bool:
 
 
 def _has_due_tombstones(
-    part: Part, clean_until: int, settings: CompactionSettings, clock: StoreClock
+    part: FileView, clean_until: int, settings: CompactionSettings, clock: StoreClock
 ) -> bool:
     met = part.meta.met
     if met == NOT_A_TOMBSTONE:
@@ -332,7 +332,7 @@ def _has_due_tombstones(
     return clock.elapsed() - met >= settings.tombstone_retention // _MS
 
 
-class Pace:
+class RateLimit:
     """Holds work back to some bytes per second."""
 
     def __init__(self, bytes_per_second: int, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -353,13 +353,13 @@ class Pace:
 class Compaction:
     """What one compaction works on."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[FileView, ...]
     clean_until: int
     rounds: Rounds
     horizon: Horizon
-    place: Place
+    place: OutputPlace
 
-    def run(self, publish: Callable[[list[Part], int], None]) -> CompactionReport:
+    def run(self, publish: Callable[[list[FileView], int], None]) -> CompactionReport:
         """Compact, and publish the new files in the place of the old ones.
 
         Raises
@@ -379,7 +379,7 @@ class Compaction:
             self.horizon,
             place.check,
         )
-        outputs = Outputs(place, lambda index: self.horizon.stamped(index, marked.clean_until))
+        outputs = NewFiles(place, lambda index: self.horizon.stamped(index, marked.clean_until))
         try:
             made = self._write(marked, outputs)
         except Exception:
@@ -396,8 +396,8 @@ class Compaction:
                 raise
         return self._report(marked, made, outputs.bytes_written, time.perf_counter() - begun)
 
-    def _write(self, marked: Marked, outputs: Outputs) -> list[Part]:
-        made: list[Part] = []
+    def _write(self, marked: Marked, outputs: NewFiles) -> list[FileView]:
+        made: list[FileView] = []
         for step in plan(marked.candidates, self.place.file_size):
             candidate = step.candidates[0]
             if not step.stays:
@@ -409,7 +409,7 @@ class Compaction:
         return made
 
     def _report(
-        self, marked: Marked, made: list[Part], written: int, seconds: float
+        self, marked: Marked, made: list[FileView], written: int, seconds: float
     ) -> CompactionReport:
         return CompactionReport(
             rounds=marked.rounds,

@@ -26,7 +26,7 @@ from headrace.store.compaction.offset_map import (
     NOT_A_TOMBSTONE,
     IndexRows,
     KeyRows,
-    Rows,
+    UnitRows,
 )
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, Verification, pack_header
 from headrace.store.fileops import Buffer, read_all, read_error, write_all, write_error
@@ -116,7 +116,7 @@ class RowWriter:
         """Whether it holds descriptors."""
         return self._fds is not None
 
-    def write(self, rows: Rows, size: int) -> None:
+    def write(self, rows: UnitRows, size: int) -> None:
         """Append rows of records that end at a size of the data file."""
         if not len(rows):
             return
@@ -153,7 +153,7 @@ class RowWriter:
         return self._fds
 
 
-def _extended(meta: FileMeta, rows: Rows, size: int, contents: tuple[bytes, bytes]) -> FileMeta:
+def _extended(meta: FileMeta, rows: UnitRows, size: int, contents: tuple[bytes, bytes]) -> FileMeta:
     met = rows.index["met"]
     deletes = met[met != NOT_A_TOMBSTONE]
     earliest = meta.met
@@ -215,7 +215,7 @@ class DataWriter:
         """Whether it holds descriptors."""
         return self._fd is not None or self._rows.is_open
 
-    def write(self, payload: memoryview, rows: Rows) -> None:
+    def write(self, payload: memoryview, rows: UnitRows) -> None:
         """Append records; ``at`` of the rows is made to count from the file's first byte.
 
         Raises
@@ -280,7 +280,7 @@ class DataWriter:
                 self._ops.close(fd)
 
     def _entries(
-        self, payload: memoryview, rows: Rows, position: int
+        self, payload: memoryview, rows: UnitRows, position: int
     ) -> tuple[list[Buffer], np.ndarray[tuple[int], np.dtype[np.int64]]]:
         """Frame records, and tell where each will lie."""
         ends = np.cumsum(rows.index["size"], dtype=np.int64)

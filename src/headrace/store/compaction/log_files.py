@@ -29,7 +29,14 @@ from headrace.store.compaction.data_file import (
     make_name,
 )
 from headrace.store.compaction.manifest import MANIFEST_NAME, FileMeta, Manifest, publish
-from headrace.store.compaction.offset_map import INDEX, IndexRows, Part, Rows, View, describe
+from headrace.store.compaction.offset_map import (
+    INDEX,
+    FileView,
+    IndexRows,
+    UnitRows,
+    View,
+    describe,
+)
 from headrace.store.compaction.recovery import damage_at, derive, paths_of, remove_files
 from headrace.store.compaction.reports import QueueRead
 from headrace.store.fileops import write_error
@@ -45,7 +52,7 @@ if TYPE_CHECKING:
 # A bound on the files that logs hold open for writing, over all queues.
 
 
-class Owner(Protocol):
+class FileOwner(Protocol):
     """Who holds files open and can do without."""
 
     def rest(self) -> None:
@@ -62,9 +69,9 @@ class OpenFiles:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._owners: dict[Owner, None] = {}
+        self._owners: dict[FileOwner, None] = {}
 
-    def use(self, owner: Owner) -> None:
+    def use(self, owner: FileOwner) -> None:
         """Take note of a write. Caller: holds no lock of its own."""
         with self._lock:
             self._owners.pop(owner, None)
@@ -76,7 +83,7 @@ class OpenFiles:
         if idle is not None:
             idle.rest()
 
-    def drop(self, owner: Owner) -> None:
+    def drop(self, owner: FileOwner) -> None:
         """Take note that an owner has closed its files."""
         with self._lock:
             self._owners.pop(owner, None)
@@ -91,7 +98,7 @@ class OpenFiles:
 _open_files = OpenFiles(256)
 
 
-class Appender:
+class FileAppender:
     """Writes to the active file, and closes it when it is full.
 
     Caller: one thread, but for :meth:`rest`.
@@ -157,13 +164,13 @@ class Appender:
             self._files.publish(rolled)
             self.begin(fresh)
 
-    def fresh(self, base: int) -> Part:
+    def fresh(self, base: int) -> FileView:
         """Describe a new active file."""
         files = self._files
         meta = FileMeta(make_name(base, files.new_number()))
-        return Part(meta, DataFile(files.folder, meta, files.ops, good_from=0))
+        return FileView(meta, DataFile(files.folder, meta, files.ops, good_from=0))
 
-    def begin(self, part: Part) -> None:
+    def begin(self, part: FileView) -> None:
         """Go on with a new active file that was published."""
         files = self._files
         self._writer = DataWriter(files.folder, part.meta, files.digest.mark, files.ops)
@@ -179,7 +186,7 @@ class Appender:
             with contextlib.suppress(OSError):
                 self._writer.release()
 
-    def _check_order(self, rows: Rows) -> None:
+    def _check_order(self, rows: UnitRows) -> None:
         offsets = rows.index["offset"]
         next_offset = self._files.view.log_end
         if int(offsets[0]) < next_offset or bool((np.diff(offsets) <= 0).any()):
@@ -311,18 +318,18 @@ def offset_at(view: View, timestamp: int, *, upper: bool) -> int:
 
 def _locate(
     view: View, bases: np.ndarray[tuple[int], np.dtype[np.int64]], row: int
-) -> tuple[Part, int]:
+) -> tuple[FileView, int]:
     number = int(np.searchsorted(bases, row, "right")) - 1
     return view.parts[number], row - int(bases[number])
 
 
-def _store_time(part: Part, row: int) -> int:
+def _store_time(part: FileView, row: int) -> int:
     unit = part.file.index(part.meta)[row]
     at = int(unit["at"])
     return store_time_of(part.file.checked(at, at + int(unit["size"])))
 
 
-def _rows_from(view: View, offset: int, window: int) -> Iterator[tuple[Part, IndexRows]]:
+def _rows_from(view: View, offset: int, window: int) -> Iterator[tuple[FileView, IndexRows]]:
     for part in view.parts[view.first_part(offset) :]:
         first = part.file.row_of(part.meta, offset)
         rows = part.file.index(part.meta)[first : first + window]
@@ -347,7 +354,7 @@ def _choose(
     return chosen[:count], seen
 
 
-def _slices(part: Part, rows: IndexRows, *, may_stop: bool) -> tuple[list[memoryview], int]:
+def _slices(part: FileView, rows: IndexRows, *, may_stop: bool) -> tuple[list[memoryview], int]:
     """Give the bytes of rows in front of the first damage, and how many rows these are."""
     if not len(rows):
         return [], 0
@@ -436,7 +443,7 @@ class LogFiles:
         """Show what was appended to the active file. Caller: the appender."""
         with self._lock:
             view = self._view
-            part = Part(meta, view.active.file)
+            part = FileView(meta, view.active.file)
             self._view = View(view.closed, part, meta.last + 1, view.clean_until)
 
     def publish(self, change: Callable[[View], View]) -> None:
@@ -508,7 +515,7 @@ class LogFiles:
             self._replace(part.meta.name, remade)
             self._remove(paths_of(self.folder, part.meta)[1:3])
 
-    def _derived(self, part: Part) -> Part:
+    def _derived(self, part: FileView) -> FileView:
         meta = msgspec.structs.replace(FileMeta(part.meta.name), derived=self.new_number())
         writer = RowWriter(self.folder, meta, self.digest.mark, self.ops)
         path = part.file.path
@@ -522,9 +529,9 @@ class LogFiles:
         if end < part.meta.size:
             remove_files(paths_of(self.folder, meta)[1:3], self.ops)
             raise damage_at(path, end)
-        return Part(writer.meta, part.file.with_derived(writer.meta))
+        return FileView(writer.meta, part.file.with_derived(writer.meta))
 
-    def _replace(self, name: str, remade: Part) -> None:
+    def _replace(self, name: str, remade: FileView) -> None:
         def changed(view: View) -> View:
             closed = tuple(remade if part.meta.name == name else part for part in view.closed)
             return View(closed, view.active, view.log_end, view.clean_until)

@@ -291,7 +291,7 @@ KeyRows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class UnitRows:
     """The rows of some records."""
 
     index: IndexRows
@@ -302,9 +302,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.index)
 
-    def part(self, first: int, last: int) -> Rows:
+    def part(self, first: int, last: int) -> UnitRows:
         """Give the rows of some of the records."""
-        return Rows(self.index[first:last], self.keys[first:last], self.stored[first:last])
+        return UnitRows(self.index[first:last], self.keys[first:last], self.stored[first:last])
 
     @property
     def keyless(self) -> int:
@@ -325,7 +325,7 @@ class Rows:
         return int(np.count_nonzero(self.index["met"] != NOT_A_TOMBSTONE))
 
 
-def describe(records: Records, digest: KeyDigest) -> Rows:
+def describe(records: Records, digest: KeyDigest) -> UnitRows:
     """Make the rows of stamped records; ``at`` counts from the first record.
 
     Raises
@@ -347,7 +347,7 @@ def describe(records: Records, digest: KeyDigest) -> Rows:
     keys["offset"] = index["offset"]
     digests = digest.column(property_column(properties, KEYS))
     keys["high"], keys["low"] = digests[:, 0], digests[:, 1]
-    return Rows(index, keys, head["stored"].astype(np.int64))
+    return UnitRows(index, keys, head["stored"].astype(np.int64))
 
 
 # Marking: which records of the closed files are superseded, round by round.
@@ -363,7 +363,7 @@ _ROWS = 8_192
 class Candidate:
     """A closed file, and which of its records are to go."""
 
-    part: Part
+    part: FileView
     #: One bit a record, set when it goes.
     bits: npt.NDArray[np.uint8] = field(init=False)
     kept_count: int = 0
@@ -427,7 +427,7 @@ class Marked:
 
 
 def mark(
-    parts: tuple[Part, ...],
+    parts: tuple[FileView, ...],
     clean_until: int,
     digest_mark: bytes,
     rounds: Rounds,
@@ -453,7 +453,7 @@ def mark(
 class _Marking:
     def __init__(
         self,
-        parts: tuple[Part, ...],
+        parts: tuple[FileView, ...],
         clean_until: int,
         digest_mark: bytes,
         check: Callable[[int], None],
@@ -546,7 +546,7 @@ def _count(candidate: Candidate, found: Marked, horizon: Horizon) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class FileView:
     """A file, as far as this view reaches into it."""
 
     meta: FileMeta
@@ -558,14 +558,14 @@ class View:
     """The files of a log in the order of their offsets; never changed."""
 
     #: Closed files, none of them empty.
-    closed: tuple[Part, ...]
+    closed: tuple[FileView, ...]
     #: The file that is appended to.
-    active: Part
+    active: FileView
     #: The next offset.
     log_end: int
     clean_until: int
     #: Parts that hold records, and the last offset of each.
-    parts: tuple[Part, ...] = field(init=False)
+    parts: tuple[FileView, ...] = field(init=False)
     lasts: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:

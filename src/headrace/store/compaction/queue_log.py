@@ -13,17 +13,17 @@ import numpy as np
 from headrace.store.compaction import log_files
 from headrace.store.compaction.compactor import (
     Compaction,
-    Outputs,
-    Pace,
-    Place,
+    NewFiles,
+    OutputPlace,
+    RateLimit,
     candidates_of,
     dirt_of,
     is_due,
 )
 from headrace.store.compaction.data_file import DerivedFileError
 from headrace.store.compaction.digests import KeyDigest
-from headrace.store.compaction.log_files import Appender, LogFiles
-from headrace.store.compaction.offset_map import Candidate, Horizon, Part, Rounds, View
+from headrace.store.compaction.log_files import FileAppender, LogFiles
+from headrace.store.compaction.offset_map import Candidate, FileView, Horizon, Rounds, View
 from headrace.store.compaction.recovery import inspect_files, recover
 from headrace.store.compaction.reports import (
     CompactionReport,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 # A file is never shortened in place: a reader may have it mapped.
 
 
-def truncated(files: LogFiles, offset: int, fresh: Part, place: Place) -> None:
+def truncated(files: LogFiles, offset: int, fresh: FileView, place: OutputPlace) -> None:
     """Publish the view of a log that ends before an offset.
 
     Caller: has stopped appends and compactions.
@@ -59,7 +59,7 @@ def truncated(files: LogFiles, offset: int, fresh: Part, place: Place) -> None:
         The active file to go on with.
     """
     view = files.view
-    outputs = Outputs(place, lambda index: index["met"])
+    outputs = NewFiles(place, lambda index: index["met"])
     try:
         kept = [part for part in view.closed if part.meta.last < offset]
         for part in view.parts:
@@ -74,7 +74,7 @@ def truncated(files: LogFiles, offset: int, fresh: Part, place: Place) -> None:
         raise
 
 
-def _before(part: Part, offset: int) -> Candidate:
+def _before(part: FileView, offset: int) -> Candidate:
     """Mark the records from an offset on."""
     candidate = Candidate(part)
     gone = np.zeros(part.meta.count, np.bool_)
@@ -124,7 +124,7 @@ class QueueLog:
         self._files = files
         self._settings = settings
         self._clock = clock
-        self._appender = Appender(files, found.writer, settings.file_size)
+        self._appender = FileAppender(files, found.writer, settings.file_size)
         #: Held by a compaction, and by what must not meet one.
         self._work_lock = threading.Lock()
 
@@ -371,12 +371,18 @@ class QueueLog:
             self._files.ops.remove_tree(self.folder)
 
     def _compact(
-        self, rounds: Rounds, horizon: Horizon, place: Place, *, force: bool, below: int | None
+        self,
+        rounds: Rounds,
+        horizon: Horizon,
+        place: OutputPlace,
+        *,
+        force: bool,
+        below: int | None,
     ) -> CompactionReport:
         view = self._files.view
         parts = candidates_of(view, self._clock.now(), self._settings, force=force, below=below)
 
-        def publish(made: list[Part], clean_until: int) -> None:
+        def publish(made: list[FileView], clean_until: int) -> None:
             def swapped(view: View) -> View:
                 # Derived files may have been made again meanwhile for a part that stays.
                 current = {part.meta.name: part for part in view.closed}
@@ -390,17 +396,17 @@ class QueueLog:
 
         return Compaction(parts, view.clean_until, rounds, horizon, place).run(publish)
 
-    def _place(self, throttle: Callable[[int], None] | None) -> Place:
+    def _place(self, throttle: Callable[[int], None] | None) -> OutputPlace:
         rate = self._settings.bytes_per_second
         if throttle is None and rate is not None:
-            throttle = Pace(rate)
+            throttle = RateLimit(rate)
 
         def check(count: int) -> None:
             self._files.require_usable()
             if throttle is not None:
                 throttle(count)
 
-        return Place(
+        return OutputPlace(
             self.folder,
             self._files.ops,
             self._files.digest.mark,
@@ -417,7 +423,7 @@ class QueueLog:
             except DerivedFileError as error:
                 self._files.derive_again(error)
 
-    def _remove_replaced(self, parts: tuple[Part, ...]) -> None:
+    def _remove_replaced(self, parts: tuple[FileView, ...]) -> None:
         """Remove the files of parts that the view no longer has."""
         view = self._files.view
         left = {part.meta.name: part.meta.derived for part in (*view.closed, view.active)}

@@ -37,7 +37,7 @@ from headrace.store.compaction.manifest import (
     decode_checked,
     read_manifest,
 )
-from headrace.store.compaction.offset_map import INDEX, KEY, Part, View, describe
+from headrace.store.compaction.offset_map import INDEX, KEY, FileView, View, describe
 from headrace.store.compaction.reports import Damage
 from headrace.store.entries import HEADER_SIZE, MAGIC, Entry, is_intact, parse_header
 from headrace.store.fileops import read_error, rewrite
@@ -56,7 +56,7 @@ WINDOW = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class EntryRun:
     """Whole entries that follow each other; the bytes are valid until the next one is asked for."""
 
     #: Position in the file of the first byte.
@@ -77,7 +77,7 @@ class Stretch:
 
 def stretches(
     path: Path, first: int, size: int, ops: FileOps, *, window: int = WINDOW
-) -> Iterator[Stretch]:
+) -> Iterator[EntryRun]:
     """Give the entries of a file from one on, and stop at the first that is not intact.
 
     The caller knows by the end of the last stretch whether ``size`` was reached.
@@ -98,7 +98,7 @@ def stretches(
             filled = _fill(fd, buffer, filled, size - position, position, ops)
             entries, used, wanted = _parse(memoryview(buffer)[:filled], position)
             if entries:
-                yield Stretch(position, memoryview(buffer)[:used], entries)
+                yield EntryRun(position, memoryview(buffer)[:used], entries)
                 buffer[: filled - used] = buffer[used:filled]
                 position, filled = position + used, filled - used
             elif position + wanted <= size and wanted > len(buffer):
@@ -318,7 +318,7 @@ def recover(folder: Path, ops: FileOps, digest: KeyDigest) -> Recovered:
     active = _recover_active(folder, manifest.active, ops, digest)
     _remove_strangers(folder, names, manifest, active.meta, ops)
     closed = tuple(
-        Part(meta, DataFile(folder, meta, ops, good_from=meta.size)) for meta in manifest.files
+        FileView(meta, DataFile(folder, meta, ops, good_from=meta.size)) for meta in manifest.files
     )
     meta = active.meta
     log_end = max(manifest.log_end, meta.last + 1 if meta.count else 0)
@@ -369,7 +369,7 @@ def _remove_strangers(
             remove_files([path], ops)
 
 
-def _recover_active(folder: Path, name: str, ops: FileOps, digest: KeyDigest) -> Part:
+def _recover_active(folder: Path, name: str, ops: FileOps, digest: KeyDigest) -> FileView:
     """Take over what is noted as synced, walk over the rest, cut off a torn end."""
     empty = FileMeta(name)
     path = data_path(folder, name)
@@ -382,7 +382,7 @@ def _recover_active(folder: Path, name: str, ops: FileOps, digest: KeyDigest) ->
                 f"{path} is missing (from byte 0 on), but was once on disk",
                 hint="put the file back from a copy, or repair the store",
             ) from None
-        return Part(empty, DataFile(folder, empty, ops, good_from=0))
+        return FileView(empty, DataFile(folder, empty, ops, good_from=0))
     noted = _noted(folder, empty, size, ops, digest) or empty
     writer = RowWriter(folder, noted, digest.mark, ops)
     try:
@@ -402,7 +402,7 @@ def _recover_active(folder: Path, name: str, ops: FileOps, digest: KeyDigest) ->
     meta = writer.meta
     file = DataFile(folder, meta, ops, good_from=noted.size)
     file.trust()
-    return Part(meta, file)
+    return FileView(meta, file)
 
 
 def _settle(path: Path, begin: int, end: int, size: int, ops: FileOps) -> None:

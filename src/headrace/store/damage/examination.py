@@ -20,7 +20,7 @@ from headrace.store.checkpoint import read_checkpoint
 from headrace.store.compaction.digests import KeyDigest
 from headrace.store.damage.commits import NoCommits, no_commits_of_compaction_logs, stays_closed
 from headrace.store.damage.findings import Finding
-from headrace.store.damage.inspection import LogFile, Stretch, find_log_files
+from headrace.store.damage.inspection import DamagedRange, LogFile, find_log_files
 from headrace.store.damage.ledger import Evidence, QueueFact, Survey, survey
 from headrace.store.damage.log_repair import (
     LogRepair,
@@ -43,7 +43,7 @@ from headrace.store.store import FolderLock, MessageStore
 
 if TYPE_CHECKING:
     from headrace.store.checkpoint import LoadedCheckpoint, SavedQueue
-    from headrace.store.damage.ledger import Hole, Ledger
+    from headrace.store.damage.ledger import DamageLedger, Hole
     from headrace.store.entries import Loss
 
 
@@ -54,7 +54,7 @@ _REPLANNED = "a batch that was not committed yet is planned anew; nothing is los
 
 
 def check_checkpoint(
-    folder: Path, checkpoint: LoadedCheckpoint | None, ledger: Ledger
+    folder: Path, checkpoint: LoadedCheckpoint | None, ledger: DamageLedger
 ) -> Iterator[Finding]:
     """Hold a checkpoint against the log."""
     path = folder / "checkpoint"
@@ -297,7 +297,7 @@ def _of_hole(hole: Hole, found: Survey) -> Finding:
 
 
 def _of_stretch(
-    stretch: Stretch, found: Survey, text: str, means: str, hole: Hole | None = None
+    stretch: DamagedRange, found: Survey, text: str, means: str, hole: Hole | None = None
 ) -> Finding:
     bases = [file.base for file in found.files if file.path == stretch.path]
     base = bases[0] if bases else stretch.position

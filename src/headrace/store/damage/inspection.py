@@ -19,7 +19,15 @@ from typing import Literal, NamedTuple
 from headrace.store.entries import HEADER_SIZE, MAGIC, EntryKind, Window, entry_at
 from headrace.store.fileops import FileOps, read_all, read_error
 
-__all__ = ["Block", "Found", "LogFile", "Stretch", "find_log_files", "walk", "walk_file"]
+__all__ = [
+    "IntactEntries",
+    "IntactEntry",
+    "LogFile",
+    "DamagedRange",
+    "find_log_files",
+    "walk",
+    "walk_file",
+]
 
 _SUFFIX = ".log"
 #: As in :mod:`headrace.store.entries`; unpacked here in one loop, at the speed of the disk.
@@ -53,7 +61,7 @@ class LogFile:
             raise read_error(self.path, error) from error
 
 
-class Found(NamedTuple):
+class IntactEntry(NamedTuple):
     """An intact entry: the fields of its header that a walk needs.
 
     A tuple, as there may be a million of them in a second.
@@ -78,38 +86,38 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class IntactEntries:
     """Intact entries, end to end."""
 
     path: Path
     #: Bytes from the first entry on.
     view: memoryview
-    entries: list[Found]
+    entries: list[IntactEntry]
 
     @property
     def end(self) -> int:
         """One past the position of the last byte."""
         return self.entries[-1].end
 
-    def split(self, position: int) -> tuple[Block | None, Block | None]:
+    def split(self, position: int) -> tuple[IntactEntries | None, IntactEntries | None]:
         """Divide it into the entries before a position and those from it on."""
         at = bisect_left(self.entries, position, key=lambda entry: entry.position)
         if at in (0, len(self.entries)):
             return (self, None) if at else (None, self)
         offset = self.entries[at].position - self.entries[0].position
         return (
-            Block(self.path, self.view[:offset], self.entries[:at]),
-            Block(self.path, self.view[offset:], self.entries[at:]),
+            IntactEntries(self.path, self.view[:offset], self.entries[:at]),
+            IntactEntries(self.path, self.view[offset:], self.entries[at:]),
         )
 
-    def payload(self, entry: Found) -> memoryview:
+    def payload(self, entry: IntactEntry) -> memoryview:
         """Give the payload of one of the entries."""
         at = entry.payload_position - self.entries[0].position
         return self.view[at : at + entry.payload_size]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class DamagedRange:
     """A part of the log that holds no intact entry."""
 
     #: The file in which it lies, or would lie.
@@ -146,7 +154,7 @@ def find_log_files(folder: Path, ops: FileOps) -> list[LogFile]:
 
 def walk(
     files: Sequence[LogFile], *, progress: Callable[[int], None] = _untold
-) -> Iterator[Block | Stretch]:
+) -> Iterator[IntactEntries | DamagedRange]:
     """Give everything that a log holds, in order.
 
     Parameters
@@ -161,14 +169,14 @@ def walk(
             continue
         if file.end > stop:
             extra = bytes(file.read(stop, file.end - stop))
-            yield Stretch(file.path, stop, file.end, "extra", extra)
+            yield DamagedRange(file.path, stop, file.end, "extra", extra)
         elif following.base > stop:
-            yield Stretch(file.path, stop, following.base, "missing")
+            yield DamagedRange(file.path, stop, following.base, "missing")
 
 
 def walk_file(
     file: LogFile, stop: int, progress: Callable[[int], None] = _untold
-) -> Iterator[Block | Stretch]:
+) -> Iterator[IntactEntries | DamagedRange]:
     """Give what one file holds up to a position."""
     window = Window(file)
     position = file.base
@@ -181,7 +189,7 @@ def walk_file(
             end = _next_entry(window, position + 1, stop)
             kept = end - position if end - position <= _KEPT_BYTES else 0
             content = bytes(window.at(position, kept)[:kept])
-            yield Stretch(file.path, position, end, "damaged", content)
+            yield DamagedRange(file.path, position, end, "damaged", content)
         progress(end - position)
         position = end
 
@@ -194,7 +202,7 @@ def _next_entry(window: Window, position: int, stop: int) -> int:
     return stop
 
 
-def _block(path: Path, window: Window, position: int, stop: int) -> Block | None:
+def _block(path: Path, window: Window, position: int, stop: int) -> IntactEntries | None:
     """Take intact entries from a position on, as many as are in memory."""
     view = window.at(position, HEADER_SIZE)
     header = _FIELDS.unpack_from(view) if len(view) >= HEADER_SIZE else None
@@ -202,10 +210,10 @@ def _block(path: Path, window: Window, position: int, stop: int) -> Block | None
         # The size comes from the disk: the window never reads beyond the file for it.
         view = window.at(position, HEADER_SIZE + header[4])
     entries = list(_intact(view[: max(stop - position, 0)], position))
-    return Block(path, view, entries) if entries else None
+    return IntactEntries(path, view, entries) if entries else None
 
 
-def _intact(view: memoryview, position: int) -> Iterable[Found]:
+def _intact(view: memoryview, position: int) -> Iterable[IntactEntry]:
     unpack, crc32 = _FIELDS.unpack_from, zlib.crc32
     at, last = 0, len(view) - HEADER_SIZE
     limit = min(last, _BLOCK_BYTES)
@@ -223,5 +231,5 @@ def _intact(view: memoryview, position: int) -> Iterable[Found]:
         checked = crc32(view[at : at + _CHECKED])
         if crc32(view[at + HEADER_SIZE : end], checked) != crc:
             return
-        yield Found(kind, own, size, count, synced, unit)
+        yield IntactEntry(kind, own, size, count, synced, unit)
         at = end

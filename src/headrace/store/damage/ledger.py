@@ -22,7 +22,7 @@ from headrace.errors import CorruptLogError, HeadraceError
 from headrace.protocol.layout import MIN_RECORD, locate, record_starts
 from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX
 from headrace.store.damage.commits import no_commits_in
-from headrace.store.damage.inspection import Block, LogFile, Stretch, walk
+from headrace.store.damage.inspection import DamagedRange, IntactEntries, LogFile, walk
 from headrace.store.entries import NO_UNIT, EntryKind, Loss, parse_losses
 from headrace.store.reading import (
     are_of_one_queue,
@@ -34,7 +34,7 @@ from headrace.store.reading import (
 from headrace.store.state import LogState, QueueState, decode_state
 
 if TYPE_CHECKING:
-    from headrace.store.damage.inspection import Found
+    from headrace.store.damage.inspection import IntactEntry
     from headrace.store.fileops import Buffer
     from headrace.store.index import QueueKey
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # A look at every record of an entry: the entry's checksum says only that nothing changed since.
 
 
-def fault_of_records(payload: Buffer, entry: Found, *, sparse: bool = False) -> str | None:
+def fault_of_records(payload: Buffer, entry: IntactEntry, *, sparse: bool = False) -> str | None:
     """Say what is wrong with the records of an entry; None when nothing is.
 
     Parameters
@@ -76,7 +76,7 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 class Hole:
     """A stretch without intact entries, and what was lost in it."""
 
-    stretch: Stretch
+    stretch: DamagedRange
     deletes: set[str] = field(default_factory=set)
     #: First lost offset and one past the last.
     lost: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class QueueFact(NamedTuple):
     birth: int
 
 
-def salvaged_heads(stretch: Stretch) -> Iterator[tuple[QueueKey, int]]:
+def salvaged_heads(stretch: DamagedRange) -> Iterator[tuple[QueueKey, int]]:
     """Find the records in damaged bytes whose head still names the place where it stands."""
     for at in record_magics(stretch.content, stretch.position):
         record = memoryview(stretch.content)[at:]
@@ -135,7 +135,7 @@ class _Queue:
     seen: int
 
 
-class Ledger:
+class DamageLedger:
     """Takes what a walk gives, in order.
 
     Parameters
@@ -205,9 +205,9 @@ class Ledger:
         for key, birth in births:
             self._births[key] = max(birth, self._births.get(key, -1))
 
-    def take_block(self, block: Block) -> None:
+    def take_block(self, block: IntactEntries) -> None:
         """Take intact entries."""
-        data: list[Found] = []
+        data: list[IntactEntry] = []
         if not self.entries:
             self.first_unit = block.entries[0].unit
         for entry in block.entries:
@@ -225,7 +225,7 @@ class Ledger:
         self.end = block.end
         self.synced = max(self.synced, block.entries[-1].synced)
 
-    def take_stretch(self, stretch: Stretch) -> None:
+    def take_stretch(self, stretch: DamagedRange) -> None:
         """Take what is no intact entry."""
         last = self.holes[-1] if self.holes else None
         if last and last.stretch.end == stretch.position and last.stretch.path == stretch.path:
@@ -283,7 +283,7 @@ class Ledger:
                 self._queues[key] = _Queue(count, hole.stretch.end)
         self._hints = {}
 
-    def _take_data(self, block: Block, entries: list[Found]) -> None:
+    def _take_data(self, block: IntactEntries, entries: list[IntactEntry]) -> None:
         if not entries:
             return
         origin = block.entries[0].position
@@ -311,7 +311,9 @@ class Ledger:
         if self._deep:
             self._look_inside(block, entries, head)
 
-    def _look_inside(self, block: Block, entries: list[Found], head: npt.NDArray[np.void]) -> None:
+    def _look_inside(
+        self, block: IntactEntries, entries: list[IntactEntry], head: npt.NDArray[np.void]
+    ) -> None:
         """Look at every record; an entry of a single one costs no call of its own."""
         facts = np.array([(e.records, e.payload_size, e.payload_position) for e in entries])
         fits = (head["size"] == facts[:, 1]) & (head["position"] == facts[:, 2])
@@ -320,14 +322,16 @@ class Ledger:
             if fault := fault_of_records(block.payload(entry), entry):
                 self._complain(entry.position, fault)
 
-    def _take_one_by_one(self, block: Block, entries: list[Found], error: HeadraceError) -> None:
+    def _take_one_by_one(
+        self, block: IntactEntries, entries: list[IntactEntry], error: HeadraceError
+    ) -> None:
         if len(entries) == 1:
             self._complain(entries[0].position, f"holds malformed records ({error.message})")
             return
         for entry in entries:
             self._take_data(block, [entry])
 
-    def _take_records(self, entry: Found, key: QueueKey, offset: int) -> None:
+    def _take_records(self, entry: IntactEntry, key: QueueKey, offset: int) -> None:
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = _Queue(self._first(key, offset), self._unseen(key[0]))
@@ -347,7 +351,7 @@ class Ledger:
         self.first_offsets[key] = offset
         return offset
 
-    def _bridge(self, entry: Found, key: QueueKey, queue: _Queue, offset: int) -> None:
+    def _bridge(self, entry: IntactEntry, key: QueueKey, queue: _Queue, offset: int) -> None:
         """Explain a jump of a queue's offsets by what was lost since it was seen last."""
         holes = self._since(queue.seen)
         known = queue.next_offset
@@ -395,7 +399,7 @@ class Ledger:
     def _since(self, position: int) -> list[Hole]:
         return [hole for hole in self.holes if hole.stretch.position >= position - 1]
 
-    def _take_other(self, block: Block, entry: Found) -> None:
+    def _take_other(self, block: IntactEntries, entry: IntactEntry) -> None:
         if entry.kind == EntryKind.DATA:
             self._take_strange_data(block, entry)
         elif entry.kind == EntryKind.BEGIN:
@@ -409,28 +413,28 @@ class Ledger:
         elif entry.kind == EntryKind.STATE:
             self._take_state(block, entry)
 
-    def _take_strange_data(self, block: Block, entry: Found) -> None:
+    def _take_strange_data(self, block: IntactEntries, entry: IntactEntry) -> None:
         """Take data of another unit than the one in progress: marks were lost in between."""
         if not self._is_torn:
             self._complain(entry.position, "belongs to another unit")
         self.unit, self.unit_from = entry.unit, entry.position
         self._take_data(block, [entry])
 
-    def _take_begin(self, entry: Found) -> None:
+    def _take_begin(self, entry: IntactEntry) -> None:
         if self.unit != NO_UNIT and not self._is_torn:
             self._complain(entry.position, "begins inside another unit")
         self.unit = self.unit_from = entry.position
 
-    def _take_end(self, entry: Found) -> None:
+    def _take_end(self, entry: IntactEntry) -> None:
         if self.unit != entry.unit and not self._is_torn:
             self._complain(entry.position, "ends a unit that is not whole")
         self.unit = NO_UNIT
 
-    def _take_drop(self, block: Block, entry: Found) -> None:
+    def _take_drop(self, block: IntactEntries, entry: IntactEntry) -> None:
         self.unit = NO_UNIT
         self._forget(str(block.payload(entry), "utf-8", "replace"), entry.position + 1)
 
-    def _take_fence(self, block: Block, entry: Found) -> None:
+    def _take_fence(self, block: IntactEntries, entry: IntactEntry) -> None:
         losses = parse_losses(block.payload(entry))
         self.fenced.append((entry.position, tuple(losses)))
         for loss in losses:
@@ -439,7 +443,7 @@ class Ledger:
             else:
                 self._queues[loss.topic, loss.queue_id] = _Queue(loss.end, entry.position + 1)
 
-    def _take_state(self, block: Block, entry: Found) -> None:
+    def _take_state(self, block: IntactEntries, entry: IntactEntry) -> None:
         try:
             state = decode_state(block.payload(entry))
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -487,10 +491,10 @@ class Survey:
     """A log as it was found."""
 
     files: Sequence[LogFile]
-    ledger: Ledger
+    ledger: DamageLedger
     evidence: Evidence | None
     #: Bytes behind the beginning of the file that follows.
-    extras: list[Stretch]
+    extras: list[DamagedRange]
 
     @property
     def end(self) -> int:
@@ -535,12 +539,16 @@ def survey(
     deep: bool = False,
 ) -> Survey:
     """Walk over a log. Caller: opens the files, and closes them."""
-    ledger = Ledger(files[0].base if files else 0, deep=deep)
-    extras: list[Stretch] = []
+    ledger = DamageLedger(files[0].base if files else 0, deep=deep)
+    extras: list[DamagedRange] = []
     pending = evidence
     for found in walk(files, progress=progress):
-        parts: Sequence[Block | Stretch | None] = [found]
-        if pending is not None and isinstance(found, Block) and found.end > pending.position:
+        parts: Sequence[IntactEntries | DamagedRange | None] = [found]
+        if (
+            pending is not None
+            and isinstance(found, IntactEntries)
+            and found.end > pending.position
+        ):
             parts = found.split(pending.position)
         for part in parts:
             if pending is not None and _begin(part) >= pending.position:
@@ -551,7 +559,7 @@ def survey(
     if pending is not None:
         if end < pending.position:
             path = files[-1].path if files else folder / f"{0:020d}.log"
-            ledger.take_stretch(Stretch(path, end, pending.position, "missing"))
+            ledger.take_stretch(DamagedRange(path, end, pending.position, "missing"))
         ledger.expect(pending.position, pending.queues, trusted=False)
     ledger.bear(_births(folder.parent))
     if evidence is not None:
@@ -570,14 +578,16 @@ def _births(store: Path) -> Iterator[tuple[QueueKey, int]]:
                 yield (unquote(path.parent.name), int(queue_id)), int(birth)
 
 
-def _begin(part: Block | Stretch | None) -> int:
+def _begin(part: IntactEntries | DamagedRange | None) -> int:
     if part is None:
         return -1
-    return part.entries[0].position if isinstance(part, Block) else part.position
+    return part.entries[0].position if isinstance(part, IntactEntries) else part.position
 
 
-def _take(ledger: Ledger, part: Block | Stretch | None, extras: list[Stretch]) -> None:
-    if isinstance(part, Block):
+def _take(
+    ledger: DamageLedger, part: IntactEntries | DamagedRange | None, extras: list[DamagedRange]
+) -> None:
+    if isinstance(part, IntactEntries):
         ledger.take_block(part)
     elif part is not None and part.kind == "extra":
         extras.append(part)

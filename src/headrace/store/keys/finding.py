@@ -39,7 +39,7 @@ from headrace.store.reading import store_time_of
 
 if TYPE_CHECKING:
     from headrace.protocol.columns import MessageColumns
-    from headrace.store.catalog import Catalog
+    from headrace.store.catalog import QueueCatalog
     from headrace.store.index import QueueKey
     from headrace.store.log import CommitLog, Segment
     from headrace.store.reading import Reader
@@ -296,7 +296,7 @@ class KeyIndex:
         self,
         folder: Path,
         log: CommitLog,
-        catalog: Catalog,
+        catalog: QueueCatalog,
         reader: Reader,
         ops: FileOps,
     ) -> None:

@@ -11,7 +11,14 @@ from headrace.store.checkpoint import read_checkpoint
 from headrace.store.fileops import FileOps
 from headrace.store.log import CommitLog
 from headrace.store.queue_logs import mark_unchecked
-from headrace.store.replication.following import Copied, Copy, Cut, CutDone, LogHead, Restart
+from headrace.store.replication.following import (
+    Copied,
+    CopyBytes,
+    CutDone,
+    LogHead,
+    Restart,
+    TruncateLog,
+)
 
 if TYPE_CHECKING:
     from headrace.store.store import MessageStore
@@ -93,14 +100,14 @@ class Copyist:
         """Say where the own log begins and ends."""
         return self.store.replication.head(log)
 
-    def copy(self, instruction: Copy, *, sync: bool) -> Copied:
+    def copy(self, instruction: CopyBytes, *, sync: bool) -> Copied:
         """Append bytes; raises what the store raises."""
         port = self.store.replication
         return port.copy(
             instruction.base, instruction.position, instruction.content, sync=sync
         ).result()
 
-    def cut(self, instruction: Cut, log: str) -> CutDone:
+    def cut(self, instruction: TruncateLog, log: str) -> CutDone:
         """Remove what the primary does not have."""
         end = self.head(log).end
         _log.warning(

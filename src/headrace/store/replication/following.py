@@ -213,7 +213,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CopyBytes:
     """Append bytes to the own log."""
 
     base: int
@@ -222,7 +222,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TruncateLog:
     """Remove everything from a position on from the own log."""
 
     position: int
@@ -244,7 +244,7 @@ class Halt:
     hint: str
 
 
-Instruction = Greet | Fetch | Copy | Cut | Restart | Halt
+Instruction = Greet | Fetch | CopyBytes | TruncateLog | Restart | Halt
 
 
 @dataclass(slots=True)
@@ -287,7 +287,7 @@ class Follower:
         if isinstance(event, Received):
             if not event.content:
                 return self._fetch()
-            return Copy(event.base, event.position, event.content)
+            return CopyBytes(event.base, event.position, event.content)
         if isinstance(event, Copied):
             return self._go_on(event)
         if isinstance(event, CutDone):
@@ -343,5 +343,5 @@ class Follower:
             why = f"its log goes up to {common}, and the primary's begins at {theirs.begin}"
             return Restart(start, why)
         if common < mine.end:
-            return Cut(common)
+            return TruncateLog(common)
         return self._fetch()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.store.replication.following import Epoch, LogHead
 
-__all__ = ["Replica", "ReplicaBook", "Settled", "Verdict", "judge"]
+__all__ = ["Replica", "ReplicaBook", "Settled", "PositionVerdict", "judge"]
 
 
-class Verdict(Enum):
+class PositionVerdict(Enum):
     """What a primary thinks of a follower's position."""
 
     #: The follower's log is a beginning of this one.
@@ -27,7 +27,7 @@ class Verdict(Enum):
     STALE = "stale"
 
 
-def judge(mine: LogHead, log: str, newest: Epoch, position: int) -> Verdict:
+def judge(mine: LogHead, log: str, newest: Epoch, position: int) -> PositionVerdict:
     """Compare a follower's log, by its newest epoch and its end, with this one.
 
     Examples
@@ -38,11 +38,11 @@ def judge(mine: LogHead, log: str, newest: Epoch, position: int) -> Verdict:
     <Verdict.DIVERGED: 'diverged'>
     """
     if newest.number > mine.epochs.latest:
-        return Verdict.STALE
+        return PositionVerdict.STALE
     end = mine.epochs.end_of(newest, mine.end)
     if log != mine.log or end is None or position > end:
-        return Verdict.DIVERGED
-    return Verdict.GONE if position < mine.begin else Verdict.FITS
+        return PositionVerdict.DIVERGED
+    return PositionVerdict.GONE if position < mine.begin else PositionVerdict.FITS
 
 
 class Settled(Enum):

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.errors import CorruptLogError, HeadraceError, NotFoundError, StoreError
 from headrace.store.entries import HEADER_SIZE, Entry, EntryKind, is_intact, parse_header
-from headrace.store.index import Group
+from headrace.store.index import WriteGroup
 from headrace.store.log import GoneError
 from headrace.store.recovery import Replay
 from headrace.store.replication.following import Copied, Epoch, EpochTable, LogHead
 from headrace.store.requests import AloneRequest
 
 if TYPE_CHECKING:
-    from headrace.store.catalog import Catalog
+    from headrace.store.catalog import QueueCatalog
     from headrace.store.fileops import FileOps
     from headrace.store.log import CommitLog
     from headrace.store.writer import Writer
 
-__all__ = ["LogPort", "Stretch", "read_mark"]
+__all__ = ["LogPort", "SegmentBytes", "read_mark"]
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ _MARK = struct.Struct("<qI")
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SegmentBytes:
     """Bytes of one segment, entries end to end; the last may be cut off."""
 
     #: First position of the segment.
@@ -53,7 +53,7 @@ class LogPort:
         self,
         mark: Path,
         log: CommitLog,
-        catalog: Catalog,
+        catalog: QueueCatalog,
         writer: Writer,
         ops: FileOps,
         *,
@@ -64,7 +64,7 @@ class LogPort:
         self._writer = writer
         self._ops = ops
         self._replay = Replay(log, catalog, unit_marks)
-        self._mark = _Mark(mark, ops)
+        self._mark = _SyncMark(mark, ops)
 
     @property
     def epochs(self) -> EpochTable:
@@ -82,7 +82,7 @@ class LogPort:
         end = max(self._log.end, self._catalog.position) if self.refused else self.end
         return LogHead(log, self.epochs, self._log.begin, end, min(newest, end))
 
-    def read(self, position: int, max_bytes: int) -> Stretch:
+    def read(self, position: int, max_bytes: int) -> SegmentBytes:
         """Give what lies behind a position, nothing at the end; who copies it checks it.
 
         Raises
@@ -99,8 +99,8 @@ class LogPort:
             segment = self._log.segment_at(position)
             stop = min(segment.end, end, position + max_bytes)
             if stop <= position:
-                return Stretch(segment.base, position, memoryview(b""), end)
-            return Stretch(segment.base, position, self._log.view(position, stop), end)
+                return SegmentBytes(segment.base, position, memoryview(b""), end)
+            return SegmentBytes(segment.base, position, self._log.view(position, stop), end)
         except GoneError:
             raise NotFoundError(f"position {position} of the log was deleted just now") from None
 
@@ -192,7 +192,7 @@ class LogPort:
             for entry, payload in entries:
                 self._replay.handle(entry, payload)
         except Exception as error:
-            group = Group(self._catalog.position, 0, self._replay.reset())
+            group = WriteGroup(self._catalog.position, 0, self._replay.reset())
             raise self._writer.undo(group, error) from error
         self._mark.write(log.synced)
         self._count(begin, sum(entry.count for entry, _ in entries if entry.kind is EntryKind.DATA))
@@ -222,7 +222,7 @@ class LogPort:
         self._writer.sync()
         # From here on the log is this broker's own: what it says to be on disk is.
         self._mark.remove()
-        group = Group(log.end, 0)
+        group = WriteGroup(log.end, 0)
         try:
             # The STATE of a segment that begins here is this epoch's, too.
             epoch = Epoch(number, log.end, random.SystemRandom().getrandbits(64))
@@ -265,7 +265,7 @@ def _damaged(base: int, position: int, what: str) -> CorruptLogError:
     )
 
 
-class _Mark:
+class _SyncMark:
     """A file that says how far a copied log was on disk for certain.
 
     It is written without a sync: a power cut may bring an older one back, which is as true.

@@ -26,18 +26,18 @@ from headrace.store.log import GoneError
 from headrace.store.reading import queue_of, queue_offset_of
 
 if TYPE_CHECKING:
-    from headrace.store.catalog import Catalog
+    from headrace.store.catalog import QueueCatalog
     from headrace.store.compaction import QueueLog
     from headrace.store.index import IndexView
     from headrace.store.maintenance import Upkeep
     from headrace.store.queue_logs import LogKey, QueueLogs
 
-__all__ = ["QueueRebuild", "Rebuilds", "Stage", "read_journal"]
+__all__ = ["QueueRebuild", "Rebuilds", "RebuildStage", "read_journal"]
 
 _log = logging.getLogger(__name__)
 
 
-class Stage(StrEnum):
+class RebuildStage(StrEnum):
     """How far the rebuild of a queue is."""
 
     #: Records come from the primary.
@@ -55,7 +55,7 @@ class QueueRebuild(msgspec.Struct, frozen=True, kw_only=True):
     birth: int
     #: First offset that the own commit log has, as it was when the rebuild began.
     upto: int
-    stage: Stage = Stage.PULLING
+    stage: RebuildStage = RebuildStage.PULLING
     #: Name of this try; the primary keeps deletes for as long as it knows it.
     session: str = ""
     #: Offset to pull from next.
@@ -99,7 +99,7 @@ class Rebuilds:
     def __init__(
         self,
         path: Path,
-        catalog: Catalog,
+        catalog: QueueCatalog,
         logs: QueueLogs,
         ops: FileOps,
         is_copy: Callable[[], bool],
@@ -138,11 +138,13 @@ class Rebuilds:
         if not self._is_copy():
             return False
         entry = self._entries.get((*view.key, view.birth))
-        if entry is None or (entry.stage is Stage.DONE and entry.records and not log.next_offset):
+        if entry is None or (
+            entry.stage is RebuildStage.DONE and entry.records and not log.next_offset
+        ):
             # Never fed, or emptied since: the commit log was cut below what had been compacted.
             lacking = log.next_offset == 0 or (entry is None and self._doubtful)
             return lacking and view.min_offset > 0
-        return entry.stage is Stage.PULLING
+        return entry.stage is RebuildStage.PULLING
 
     def wanted(self) -> list[QueueRebuild]:
         """Name the queues with something to be done; their rebuilds begin here."""
@@ -158,15 +160,17 @@ class Rebuilds:
             return None
         key = (*view.key, view.birth)
         entry = self._entries.get(key)
-        if self.holds(view, log) and (entry is None or entry.stage is Stage.DONE):
+        if self.holds(view, log) and (entry is None or entry.stage is RebuildStage.DONE):
             entry = QueueRebuild(topic=key[0], queue_id=key[1], birth=key[2], upto=view.min_offset)
             self._upkeep.compactor.pause(key)
             self._save(entry)
-        return None if entry is None or entry.stage is Stage.DONE else entry
+        return None if entry is None or entry.stage is RebuildStage.DONE else entry
 
     def pending(self) -> list[QueueRebuild]:
         """The rebuilds that have begun and not ended."""
-        return [each for each in list(self._entries.values()) if each.stage is not Stage.DONE]
+        return [
+            each for each in list(self._entries.values()) if each.stage is not RebuildStage.DONE
+        ]
 
     def begin(self, entry: QueueRebuild, session: str) -> QueueRebuild:
         """Begin from offset 0 in a new session; what came in an older one is thrown away."""
@@ -199,13 +203,13 @@ class Rebuilds:
 
     def pulled(self, entry: QueueRebuild) -> QueueRebuild:
         """Note that everything came: the queue takes what its own commit log has."""
-        return self._save(msgspec.structs.replace(entry, stage=Stage.COMPACTING))
+        return self._save(msgspec.structs.replace(entry, stage=RebuildStage.COMPACTING))
 
     def compact(self, entry: QueueRebuild) -> QueueRebuild:
         """Compact the queue with all that it has now, and end its rebuild."""
         self._upkeep.compactor.resume(entry.key)
         self._upkeep.compact_queue(self._view(entry))
-        return self._save(msgspec.structs.replace(entry, stage=Stage.DONE))
+        return self._save(msgspec.structs.replace(entry, stage=RebuildStage.DONE))
 
     def drop(self, entry: QueueRebuild) -> None:
         """Forget the rebuild of a queue that is gone."""
@@ -222,7 +226,7 @@ class Rebuilds:
     def is_rebuilding(self, topic: str, queue_id: int) -> bool:
         """Whether a queue lacks something that readers must not miss; any thread may ask."""
         return any(
-            (each.topic, each.queue_id) == (topic, queue_id) and each.stage is Stage.PULLING
+            (each.topic, each.queue_id) == (topic, queue_id) and each.stage is RebuildStage.PULLING
             for each in list(self._entries.values())
         )
 

@@ -27,7 +27,7 @@ from headrace.topology.accumulators import removable
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams._options import AggregateOptions
-    from headrace.streams.sources import Known, Step
+    from headrace.streams.sources import Known, NextOperator
     from headrace.streams.tables import Table
     from headrace.topology import Emit, ErrorPolicy
     from headrace.topology.aggregations import AggregationKind
@@ -42,7 +42,7 @@ class Gathering:
     #: Records may be combined before the shuffle.
     merges: bool = True
 
-    def check_travel(self, step: Step, *, combined: bool) -> None:
+    def check_travel(self, step: NextOperator, *, combined: bool) -> None:
         """Refuse values that must travel one by one and have no serde.
 
         Raises
@@ -54,18 +54,18 @@ class Gathering:
             travelling(step)
 
 
-def travelling(step: Step) -> Serde[Any]:
+def travelling(step: NextOperator) -> Serde[Any]:
     """Choose the serde of values that move to the partition of their key."""
     return step.flow.value.needed_serde(step.name, "needs them in the partition of their key")
 
 
-def gather_count(step: Step) -> Gathering:
+def gather_count(step: NextOperator) -> Gathering:
     """Describe a count of records."""
     aggregation = Aggregation(kind="count", state_serde=serdes.int, value_serde=serdes.nothing)
     return Gathering(aggregation, step.known(builtins.int))
 
 
-def gather_sum(step: Step, selector: Callable[[Any], Any] | None) -> Gathering:
+def gather_sum(step: NextOperator, selector: Callable[[Any], Any] | None) -> Gathering:
     """Describe a sum of values, or of what a selector finds in them."""
     numbers = _selected(step, "sum", selector)
     aggregation = Aggregation(
@@ -78,7 +78,7 @@ def gather_sum(step: Step, selector: Callable[[Any], Any] | None) -> Gathering:
 
 
 def gather_reduce(
-    step: Step, function: Callable[[Any, Any], Any], serde: Serde[Any] | None
+    step: NextOperator, function: Callable[[Any, Any], Any], serde: Serde[Any] | None
 ) -> Gathering:
     """Describe a fold of values into one."""
     check_function("reduce", function, ("result", "value"), step.caller.origin)
@@ -89,7 +89,7 @@ def gather_reduce(
     return Gathering(aggregation, step.known(step.flow.value.hint, chosen), merges=False)
 
 
-def gather_custom(step: Step, accumulator: object, serde: Serde[Any] | None) -> Gathering:
+def gather_custom(step: NextOperator, accumulator: object, serde: Serde[Any] | None) -> Gathering:
     """Describe a fold of values into accumulators of the user's own."""
     sample = _sample(accumulator, step)
     make: Any = Copies(accumulator) if isinstance(accumulator, Accumulator) else accumulator
@@ -106,7 +106,7 @@ def gather_custom(step: Step, accumulator: object, serde: Serde[Any] | None) -> 
 
 
 def gather_count_distinct(
-    step: Step, selector: Callable[[Any], object] | None, *, approximate: bool
+    step: NextOperator, selector: Callable[[Any], object] | None, *, approximate: bool
 ) -> Gathering:
     """Describe a count of different values."""
     values = _selected(step, "count_distinct", selector)
@@ -126,7 +126,7 @@ def gather_count_distinct(
     return Gathering(aggregation, step.known(builtins.int))
 
 
-def gather_avg(step: Step, selector: Callable[[Any], Any] | None) -> Gathering:
+def gather_avg(step: NextOperator, selector: Callable[[Any], Any] | None) -> Gathering:
     """Describe an average of values, or of what a selector finds in them."""
     numbers = _selected(step, "avg", selector)
     aggregation = Aggregation(
@@ -140,7 +140,7 @@ def gather_avg(step: Step, selector: Callable[[Any], Any] | None) -> Gathering:
 
 
 def gather_extreme(
-    step: Step, kind: Literal["min", "max"], selector: Callable[[Any], Any] | None
+    step: NextOperator, kind: Literal["min", "max"], selector: Callable[[Any], Any] | None
 ) -> Gathering:
     """Describe the value with the least or the greatest number."""
     _selected(step, kind, selector)
@@ -151,21 +151,21 @@ def gather_extreme(
     return Gathering(aggregation, step.known(step.flow.value.hint, chosen))
 
 
-def gather_top(step: Step, n: int, selector: Callable[[Any], Any] | None) -> Gathering:
+def gather_top(step: NextOperator, n: int, selector: Callable[[Any], Any] | None) -> Gathering:
     """Describe the values with the greatest numbers."""
     _selected(step, "top", selector)
     _check_limit(step, "top", n)
     return _listed(step, "top", n, selector)
 
 
-def gather_collect(step: Step, *, distinct: bool, limit: int | None) -> Gathering:
+def gather_collect(step: NextOperator, *, distinct: bool, limit: int | None) -> Gathering:
     """Describe a list of the values."""
     if limit is not None:
         _check_limit(step, "collect", limit)
     return _listed(step, "collect_distinct" if distinct else "collect", limit, None)
 
 
-def of_updates(gathering: Gathering, step: Step, emit: str) -> Gathering:
+def of_updates(gathering: Gathering, step: NextOperator, emit: str) -> Gathering:
     """Describe the same for values that take earlier ones back.
 
     Raises
@@ -213,7 +213,7 @@ _UPDATED_STATE: dict[str, Serde[Any]] = {
 
 
 def _listed(
-    step: Step,
+    step: NextOperator,
     kind: AggregationKind,
     limit: int | None,
     selector: Callable[[Any], Any] | None,
@@ -230,7 +230,7 @@ def _listed(
     return Gathering(aggregation, step.known(GenericAlias(list, (hint,))))
 
 
-def _check_limit(step: Step, label: str, limit: object) -> None:
+def _check_limit(step: NextOperator, label: str, limit: object) -> None:
     if type(limit) is not int or limit < 1:
         raise TopologyError(
             f"{label} at {step.caller.origin} cannot keep {limit!r} values",
@@ -238,14 +238,14 @@ def _check_limit(step: Step, label: str, limit: object) -> None:
         )
 
 
-def _selected(step: Step, label: str, selector: Callable[[Any], Any] | None) -> Known:
+def _selected(step: NextOperator, label: str, selector: Callable[[Any], Any] | None) -> Known:
     if selector is None:
         return step.flow.value
     check_function(label, selector, ("value",), step.caller.origin)
     return step.known(result_hint(selector, step.caller.names))
 
 
-def _sample(accumulator: object, step: Step) -> Accumulator[Any, Any]:
+def _sample(accumulator: object, step: NextOperator) -> Accumulator[Any, Any]:
     if isinstance(accumulator, Accumulator):
         return accumulator
     check_function("aggregate", accumulator, (), step.caller.origin)
@@ -267,7 +267,9 @@ def _sample(accumulator: object, step: Step) -> Accumulator[Any, Any]:
     return sample
 
 
-def _check_state(sample: Accumulator[Any, Any], serde: AccumulatorSerde, step: Step) -> None:
+def _check_state(
+    sample: Accumulator[Any, Any], serde: AccumulatorSerde, step: NextOperator
+) -> None:
     try:
         serde.serialize(sample)
     except Exception as error:
@@ -534,8 +536,8 @@ class Gathered(Stream[K, V]):
 
     def _aggregate_step(
         self, label: str, name: str | None, emit: str, on_error: ErrorPolicy = "fail"
-    ) -> Step:
+    ) -> NextOperator:
         raise NotImplementedError
 
-    def _gather(self, step: Step, gathering: Gathering, emit: Emit) -> Table[K, Any]:
+    def _gather(self, step: NextOperator, gathering: Gathering, emit: Emit) -> Table[K, Any]:
         raise NotImplementedError

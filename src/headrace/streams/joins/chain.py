@@ -30,7 +30,7 @@ from headrace.topology.windows import SessionWindows, TimeWindows
 if TYPE_CHECKING:
     from headrace.streams._options import ValueOptions
     from headrace.streams.joins.results import JoinedStream
-    from headrace.streams.sources import Flow, Step
+    from headrace.streams.sources import Flow, NextOperator
     from headrace.topology import ErrorPolicy, JoinKind, Origin
     from headrace.topology.callers import Caller
     from headrace.topology.windows import Windows
@@ -486,7 +486,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         check_key_types(left, right, made_by.origin)
         return left, right
 
-    def _kept(self, step: Step, left: Flow, right: Flow) -> str:
+    def _kept(self, step: NextOperator, left: Flow, right: Flow) -> str:
         """Add the operator that keeps both sides, or find one that does so already."""
         why = "keeps them in its state"
         bounds: dict[str, Any] = dict(self._span.bounds)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from headrace.errors import TopologyError
 from headrace.streams._options import ValueOptions
-from headrace.streams._records import Records
+from headrace.streams._records import BaseStream
 from headrace.streams.joins.chain import StreamJoin, check_stream
 from headrace.streams.joins.lookups import TableLookup, check_no_span
 from headrace.streams.tables import GlobalTable, Table, kept_table
@@ -47,7 +47,7 @@ Out = TypeVar("Out")
 _OPTIONS = ("where", "equal_to", *JoinOptions.__annotations__)
 
 
-class Joins(Records[K, V]):
+class Joins(BaseStream[K, V]):
     """A place in the graph, and what it can be joined with."""
 
     @overload

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.connect.connectors.directory import DirectorySourceConnector
 from headrace.connect.connectors.formats.ledger import FileLedger
-from headrace.connect.connectors.formats.standing import Found, Standing
+from headrace.connect.connectors.formats.standing import FileProgress, ReadyFile
 from headrace.connect.testing.contexts import KitOffsets
 from headrace.errors import StoreError
 from tests.connect.connectors.runs import SourceRun, source
@@ -36,12 +36,12 @@ class Memory(dict[str, bytes]):
         return list(self)
 
 
-def found(number: int, modified: int | None = None) -> Found:
-    return Found(f"in/part-{number:07}.csv", 100 + number, modified or 10**18 + number * 10**9)
+def found(number: int, modified: int | None = None) -> ReadyFile:
+    return ReadyFile(f"in/part-{number:07}.csv", 100 + number, modified or 10**18 + number * 10**9)
 
 
-def done(files: list[Found]) -> dict[str, Standing]:
-    return {one.name: Standing(7, one.size, one.modified, done=True) for one in files}
+def done(files: list[ReadyFile]) -> dict[str, FileProgress]:
+    return {one.name: FileProgress(7, one.size, one.modified, done=True) for one in files}
 
 
 def opened(
@@ -50,7 +50,7 @@ def opened(
     return FileLedger(files, share, generation, committed, lambda _: True)
 
 
-def fold(ledger: FileLedger, files: list[Found], committed: KitOffsets) -> None:
+def fold(ledger: FileLedger, files: list[ReadyFile], committed: KitOffsets) -> None:
     for partition, offset in ledger.fold(done(files)):
         committed.put(partition, offset)
     ledger.commit()
@@ -73,7 +73,7 @@ def check_many(number: int, step: int) -> None:
             number,
         ]
         assert one.standing(late.name) is None
-        assert one.standing(same.name) == Standing(7, 105, there[5].modified, done=True)
+        assert one.standing(same.name) == FileProgress(7, 105, there[5].modified, done=True)
         assert one.missing({file.name for file in there[1:]}) == [there[0].name]
 
 

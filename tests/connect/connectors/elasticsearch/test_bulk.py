@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from headrace.connect import RetriableError
-from headrace.connect.connectors.elasticsearch.sink import Bulk, Operation, Operations
+from headrace.connect.connectors.elasticsearch.sink import Bulk, DocumentOperation, Operations
 from headrace.connect.connectors.sending import RefusedError, Retries
 from headrace.errors import ConnectorConfigError
 from tests.connect.connectors.sinks import record
@@ -48,7 +48,7 @@ class Cluster:
     def send(self, *numbers: int, keys: str = "", budget: float = 60, **limits: int) -> None:
         client = httpx.Client(transport=httpx.MockTransport(self.handle))
         operations = Operations(id="key")
-        made: list[Operation] = []
+        made: list[DocumentOperation] = []
         for place, number in enumerate(numbers):
             key = keys[place] if keys else f"k{number}"
             one = operations.of(record(number, {"n": number}, key))

@@ -10,27 +10,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.connect.connectors.file._identity import Place, history
+from headrace.connect.connectors.file._identity import FilePosition, history
 from headrace.connect.connectors.file._lines import LineFormat
-from headrace.connect.connectors.file.source import Follower, Limits
+from headrace.connect.connectors.file.source import FileFollower, ReadLimits
 from headrace.errors import DeserializationError
 
-LIMITS = Limits(chunk=64, rows=None, line=1024)
+LIMITS = ReadLimits(chunk=64, rows=None, line=1024)
 
 
 class Followed:
     """A follower that remembers lines, and can be killed."""
 
-    def __init__(self, path: Path, limits: Limits = LIMITS, *, past: bool = False) -> None:
+    def __init__(self, path: Path, limits: ReadLimits = LIMITS, *, past: bool = False) -> None:
         self.path = path
         self.limits = limits
-        self.place: Place | None = None
+        self.place: FilePosition | None = None
         self.lines: list[str] = []
         self.past = past
         self.start()
 
     def start(self) -> None:
-        self.follower = Follower(
+        self.follower = FileFollower(
             self.path, self.place, LineFormat(), self.limits, past=self.past, patience=0.0
         )
 
@@ -47,7 +47,7 @@ class Followed:
             if chunk is not None:
                 lines = LineFormat().split(chunk.content, chunk.file, chunk.start)
                 self.lines += lines.to_pylist()
-                self.place = Place.of(chunk.place.offset(), self.path)
+                self.place = FilePosition.of(chunk.place.offset(), self.path)
         return self.lines[before:]
 
 
@@ -190,7 +190,7 @@ def test_pasts_are_read_first_where_asked_for(path: Path) -> None:
 def test_place_set_by_hand_needs_no_proof(path: Path) -> None:
     append(path, "one\ntwo\n")
     followed = Followed(path)
-    followed.place = Place.of({"position": 4}, path)
+    followed.place = FilePosition.of({"position": 4}, path)
     followed.start()
     assert followed.read() == ["two"]
 
@@ -215,7 +215,7 @@ def test_no_line_is_lost_or_doubled(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], rows: int | None
 ) -> None:
     path = tmp_path_factory.mktemp("follow") / "app.log"
-    followed = Followed(path, Limits(chunk=32, rows=rows, line=1024))
+    followed = Followed(path, ReadLimits(chunk=32, rows=rows, line=1024))
     append(path, "line 0\n")
     wrote = ["line 0"]
     followed.read()

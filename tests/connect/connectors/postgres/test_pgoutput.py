@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.connect.connectors.postgres.pgoutput import (
     UNCHANGED,
     Begin,
-    Commit,
+    CommitMessage,
     Delete,
     Insert,
     MessageError,
@@ -34,7 +34,7 @@ KEY = struct.pack("!H", 2) + b"t" + struct.pack("!I", 1) + b"6" + b"u"
 
 MESSAGES = [
     (b"B" + struct.pack("!QqI", 99, 1_000_000, 5), Begin(99, 946_684_801_000, 5)),
-    (b"C" + struct.pack("!BQQq", 0, 99, 120, 0), Commit(99, 120, 946_684_800_000)),
+    (b"C" + struct.pack("!BQQq", 0, 99, 120, 0), CommitMessage(99, 120, 946_684_800_000)),
     (
         RELATION,
         Relation(

@@ -82,7 +82,7 @@ class Bulk:
         self._most_records = most_records
         self._most_bytes = most_bytes
 
-    def send(self, operations: Sequence[Operation]) -> None:
+    def send(self, operations: Sequence[DocumentOperation]) -> None:
         """Have all operations done, in their order for each document.
 
         Raises
@@ -100,8 +100,8 @@ class Bulk:
                 if left:
                     pauses.wait(f"POST {self._url} with {len(left)} operations", failure)
 
-    def _parts(self, operations: Sequence[Operation]) -> Iterator[list[Operation]]:
-        part: list[Operation] = []
+    def _parts(self, operations: Sequence[DocumentOperation]) -> Iterator[list[DocumentOperation]]:
+        part: list[DocumentOperation] = []
         size = 0
         for one in operations:
             full = len(part) == self._most_records or size + len(one.lines) > self._most_bytes
@@ -113,7 +113,7 @@ class Bulk:
         if part:
             yield part
 
-    def _try(self, operations: list[Operation]) -> tuple[list[Operation], str]:
+    def _try(self, operations: list[DocumentOperation]) -> tuple[list[DocumentOperation], str]:
         """Send operations once; give those to send again, and why."""
         if not operations:
             return [], ""
@@ -128,7 +128,9 @@ class Bulk:
         found = orjson.loads(answer.content)
         return self._unfinished(operations, found["items"]) if found["errors"] else ([], "")
 
-    def _try_halves(self, operations: list[Operation]) -> tuple[list[Operation], str]:
+    def _try_halves(
+        self, operations: list[DocumentOperation]
+    ) -> tuple[list[DocumentOperation], str]:
         """Find the one that is too large, which must not take the others with it."""
         middle = len(operations) // 2
         first, failure = self._try(operations[:middle])
@@ -139,12 +141,12 @@ class Bulk:
         return [*first, *held, *second], failure or more
 
     def _unfinished(
-        self, operations: list[Operation], items: list[dict[str, Any]]
-    ) -> tuple[list[Operation], str]:
-        left: list[Operation] = []
+        self, operations: list[DocumentOperation], items: list[dict[str, Any]]
+    ) -> tuple[list[DocumentOperation], str]:
+        left: list[DocumentOperation] = []
         failure = ""
         again: set[tuple[str, str]] = set()
-        refused: list[tuple[Operation, BaseException]] = []
+        refused: list[tuple[DocumentOperation, BaseException]] = []
         for operation, item in zip(operations, items, strict=True):
             [(action, result)] = item.items()
             if operation.document in again:
@@ -167,7 +169,9 @@ def _passes(action: str, result: dict[str, Any]) -> bool:
     return action == "update" and result["status"] == 409
 
 
-def _refusal(action: str, result: dict[str, Any], operation: Operation) -> BaseException | None:
+def _refusal(
+    action: str, result: dict[str, Any], operation: DocumentOperation
+) -> BaseException | None:
     status = result["status"]
     if status < 300 or status == 409 or (action == "delete" and status == 404):
         # 409: the document is there already, in this version or a later one.
@@ -199,7 +203,7 @@ _TOMBSTONES = "tombstones=delete removes such documents, tombstones=ignore leave
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class DocumentOperation:
     """What a record does to a document."""
 
     record: SinkRecord
@@ -247,7 +251,7 @@ class Operations:
             versions=by_key and config["write"] == "index" and config["version"] == "offset",
         )
 
-    def of(self, record: SinkRecord) -> Operation | None:
+    def of(self, record: SinkRecord) -> DocumentOperation | None:
         """Make the operation of a record; ``None`` where there is none.
 
         Raises
@@ -262,7 +266,7 @@ class Operations:
         if self.versions:
             # Versions begin at 1 in some releases, and offsets at 0.
             where |= {"version": record.offset + 1, "version_type": "external"}
-        return Operation(record, (index, document), self._lines(record, where))
+        return DocumentOperation(record, (index, document), self._lines(record, where))
 
     def _lines(self, record: SinkRecord, where: Mapping[str, Any]) -> bytes:
         value = record.value
@@ -355,7 +359,7 @@ class ElasticsearchSinkTask(SinkTask):
     def put(self, records: Sequence[SinkRecord]) -> None:
         """Have the records made documents."""
         fresh = self._progress.fresh(records)
-        operations: list[Operation] = []
+        operations: list[DocumentOperation] = []
         for record in fresh:
             try:
                 operation = self._operations.of(record)

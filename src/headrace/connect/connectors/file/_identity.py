@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.errors import ConfigurationError
 
-__all__ = ["Place", "Proof", "has_proof", "history", "is_past_of", "locate"]
+__all__ = ["FilePosition", "Proof", "has_proof", "history", "is_past_of", "locate"]
 
 #: How a name goes on once the file has been rotated: ``.1``, ``-20260131``, ``.2026-01-31``.
 _ROTATED = re.compile(r"[.\-][0-9][0-9._T\-]*|\.old")
@@ -21,7 +21,7 @@ _TAIL = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePosition:
     """Where a reader stands: a byte of a file, and what tells that it is the same file.
 
     Parameters
@@ -39,7 +39,7 @@ class Place:
     proof: str | None = None
 
     @classmethod
-    def of(cls, offset: Mapping[str, Any], path: Path) -> Place:
+    def of(cls, offset: Mapping[str, Any], path: Path) -> FilePosition:
         """Read a place out of a committed offset, or of one that somebody set by hand."""
         position = offset.get("position")
         if not isinstance(position, int) or isinstance(position, bool) or position < 0:
@@ -48,7 +48,7 @@ class Place:
         return cls(position, offset.get("inode"), offset.get("proof"))
 
     @classmethod
-    def at_end(cls, path: Path) -> Place:
+    def at_end(cls, path: Path) -> FilePosition:
         """Give the place behind all that a file holds."""
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -93,7 +93,7 @@ class Proof:
         return hashlib.blake2b(self._head + b"\0" + self._tail, digest_size=8).hexdigest()
 
 
-def has_proof(file: int, place: Place) -> bool:
+def has_proof(file: int, place: FilePosition) -> bool:
     """Whether an open file goes on from a place: what stands before it is still there."""
     if os.fstat(file).st_size < place.position:
         return False
@@ -129,7 +129,7 @@ def history(path: Path) -> list[Path]:
     return [*found, path] if path.exists() else found
 
 
-def locate(files: Iterable[Path], place: Place) -> Path | None:
+def locate(files: Iterable[Path], place: FilePosition) -> Path | None:
     """Find the file in which a place stands, among a file and its pasts, the oldest first.
 
     The inode decides where the proof holds; a copy of the file is recognised by the proof alone.

@@ -45,7 +45,7 @@ _BUFFER = 1 << 20
 logger = logging.getLogger(__name__)
 
 
-class Committed(msgspec.Struct, frozen=True, kw_only=True):
+class CommittedOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What counts in an output file, kept in a side file beside it."""
 
     #: Bytes of the file that are committed; what follows is cut off at the next start.
@@ -60,7 +60,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     begun_ms: int = 0
 
     @classmethod
-    def read(cls, side: Path) -> Committed | None:
+    def read(cls, side: Path) -> CommittedOutput | None:
         """Read a side file; ``None`` when there is none."""
         try:
             return msgspec.json.decode(side.read_bytes(), type=cls)
@@ -89,7 +89,7 @@ class Rotation:
         return self.age is not None and age >= self.age
 
 
-class Output:
+class OutputFile:
     """An output file that holds what was committed, and nothing else after a crash.
 
     Parameters
@@ -156,12 +156,12 @@ class Output:
         sync_folder(self.path.parent)
         return file
 
-    def _recovered(self) -> Committed:
+    def _recovered(self) -> CommittedOutput:
         size = self._file.tell()
-        found = Committed.read(self.side)
+        found = CommittedOutput.read(self.side)
         if found is None:
             # Before anything is appended: what was there belongs to somebody else, and stays.
-            return self._write(Committed(length=size, begun_ms=_now_ms()))
+            return self._write(CommittedOutput(length=size, begun_ms=_now_ms()))
         if found.rotating:
             self._committed = found
             self._finish_rotation()
@@ -196,17 +196,17 @@ class Output:
     def _keep(self, **changes: object) -> None:
         self._committed = self._write(msgspec.structs.replace(self._committed, **changes))
 
-    def _write(self, committed: Committed) -> Committed:
+    def _write(self, committed: CommittedOutput) -> CommittedOutput:
         write_whole(self.side, msgspec.json.encode(committed))
         return committed
 
 
 def alter(path: Path, side: Path, changes: Mapping[Queue, int | None]) -> None:
     """Set the offsets that a side file keeps by hand."""
-    found = Committed.read(side)
+    found = CommittedOutput.read(side)
     if found is None:
         length = path.stat().st_size if path.exists() else 0
-        found = Committed(length=length, begun_ms=_now_ms())
+        found = CommittedOutput(length=length, begun_ms=_now_ms())
     offsets = KeptOffsets.of(changed(found.offsets.mapping(), changes))
     write_whole(side, msgspec.json.encode(msgspec.structs.replace(found, offsets=offsets)))
 
@@ -236,7 +236,7 @@ class FileSinkTask(SinkTask):
         path = Path(self._name.replace(_TASK, str(self.context.task)))
         self._end = config["line.end"].encode().decode("unicode_escape").encode()
         rotation = Rotation(config["rotate.max.bytes"], config["rotate.interval.ms"])
-        self._output = Output(path, rotation)
+        self._output = OutputFile(path, rotation)
 
     def open(self, queues: Collection[Queue]) -> None:
         """Go on from what is committed."""
@@ -246,7 +246,7 @@ class FileSinkTask(SinkTask):
 
     def offsets(self) -> dict[Queue, int]:
         """Give what the side files of all tasks keep: queues may have moved among them."""
-        kept = (Committed.read(side) for side in _sides(Path(self._name)))
+        kept = (CommittedOutput.read(side) for side in _sides(Path(self._name)))
         return newest(one.offsets.mapping() for one in kept if one is not None)
 
     def put(self, records: Sequence[SinkRecord]) -> None:

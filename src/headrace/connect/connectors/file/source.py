@@ -30,7 +30,7 @@ from headrace.connect import (
     one_of,
 )
 from headrace.connect.connectors.file._identity import (
-    Place,
+    FilePosition,
     Proof,
     has_proof,
     history,
@@ -53,7 +53,7 @@ class ReplacedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadLimits:
     """How much is read at once."""
 
     #: Bytes of one read.
@@ -65,13 +65,13 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class FileLines:
     """Whole lines of a file, and where they stand."""
 
     file: Path
     start: int
     content: bytes
-    place: Place
+    place: FilePosition
 
 
 class FileReader:
@@ -85,7 +85,9 @@ class FileReader:
         Where to go on; what stands before it has been proven.
     """
 
-    def __init__(self, path: Path, place: Place, lines: LineFormat, limits: Limits) -> None:
+    def __init__(
+        self, path: Path, place: FilePosition, lines: LineFormat, limits: ReadLimits
+    ) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._position = place.position
@@ -99,11 +101,11 @@ class FileReader:
         """The file's number on its disk."""
         return os.fstat(self._file).st_ino
 
-    def place(self) -> Place:
+    def place(self) -> FilePosition:
         """Tell where the reader stands."""
-        return Place(self._position, self.inode, self._proof.digest())
+        return FilePosition(self._position, self.inode, self._proof.digest())
 
-    def read(self) -> Chunk | None:
+    def read(self) -> FileLines | None:
         """Give the whole lines that were appended, or ``None``; a torn last line waits.
 
         Raises
@@ -122,7 +124,7 @@ class FileReader:
             self._seen = None if end else seen
         return self._taken(data[:end]) if end else None
 
-    def rest(self) -> Chunk | None:
+    def rest(self) -> FileLines | None:
         """Give a last line that lacks its end; Caller: whoever knows that nobody writes on."""
         data = self._read()
         return self._taken(data) if data else None
@@ -140,7 +142,7 @@ class FileReader:
         while True:
             data = os.pread(self._file, size, self._position)
             # After the read: a file that was cut off before it, or during it, does not pass.
-            if not has_proof(self._file, Place(self._position, proof=self._proof.digest())):
+            if not has_proof(self._file, FilePosition(self._position, proof=self._proof.digest())):
                 raise ReplacedError
             if len(data) < size or self._lines.end(data):
                 return data
@@ -148,11 +150,11 @@ class FileReader:
                 raise self._too_long()
             size = min(size * 4, self._limits.line)
 
-    def _taken(self, content: bytes) -> Chunk:
+    def _taken(self, content: bytes) -> FileLines:
         start = self._position
         self._position += len(content)
         self._proof.add(content)
-        return Chunk(self.path, start, content, self.place())
+        return FileLines(self.path, start, content, self.place())
 
     def _too_long(self) -> DeserializationError:
         message = (
@@ -169,7 +171,7 @@ class FileReader:
 _ABANDONED = 60.0
 
 
-class Follower:
+class FileFollower:
     """Gives the lines that are written to a path, each once, whatever file is behind it.
 
     A file that was renamed is read to its end before the one that took its name.  A file that was
@@ -190,9 +192,9 @@ class Follower:
     def __init__(
         self,
         path: Path,
-        place: Place | None,
+        place: FilePosition | None,
         lines: LineFormat,
-        limits: Limits,
+        limits: ReadLimits,
         *,
         past: bool = False,
         patience: float = 1.0,
@@ -218,7 +220,7 @@ class Follower:
         reader = self._reader
         return reader is not None and not self.path.exists() and reader.quiet(_ABANDONED)
 
-    def read(self) -> Chunk | None:
+    def read(self) -> FileLines | None:
         """Give the next whole lines, or ``None`` when there are none now."""
         reader = self._reader or self._opened()
         if reader is None:
@@ -250,11 +252,11 @@ class Follower:
             return None
         return self._reader
 
-    def _first(self) -> tuple[Path, Place] | None:
+    def _first(self) -> tuple[Path, FilePosition] | None:
         files = history(self.path) if self._past else [self.path]
-        return (files[0], Place(0)) if files and files[0].exists() else None
+        return (files[0], FilePosition(0)) if files and files[0].exists() else None
 
-    def _found(self, place: Place) -> tuple[Path, Place] | None:
+    def _found(self, place: FilePosition) -> tuple[Path, FilePosition] | None:
         files = history(self.path)
         if place.inode is None:
             files = files[-1:]
@@ -269,9 +271,9 @@ class Follower:
                 self.path,
                 place.position,
             )
-        return self.path, Place(0)
+        return self.path, FilePosition(0)
 
-    def _end_of_past(self, reader: FileReader) -> Chunk | None:
+    def _end_of_past(self, reader: FileReader) -> FileLines | None:
         """Go on from a file that has been rotated, once nobody writes to it."""
         following = self._after(reader)
         if following is None or not reader.quiet(self._patience):
@@ -280,7 +282,7 @@ class Follower:
             return chunk
         self.let_go()
         try:
-            self._reader = FileReader(following, Place(0), self._lines, self._limits)
+            self._reader = FileReader(following, FilePosition(0), self._lines, self._limits)
         except FileNotFoundError:  # rotated on at this moment: the next read looks again
             return None
         self._place = self._reader.place()
@@ -312,12 +314,12 @@ class FileSourceTask(SourceTask):
         """Look for the files."""
         self._config = config
         self._lines = LineFormat(config["encoding"], config["encoding.errors"])
-        self._limits = Limits(
+        self._limits = ReadLimits(
             config["batch.max.bytes"], config["batch.max.rows"], config["line.max.bytes"]
         )
         number, _, tasks = config.texts.get(_SHARE, "0/1").partition("/")
         self._number, self._tasks = int(number), int(tasks)
-        self._followers: dict[str, Follower] = {}
+        self._followers: dict[str, FileFollower] = {}
         self._turn: list[str] = []
         self._looked_for_gone = float("-inf")
         #: Since when files are missing that were read; and those whose positions are to leave.
@@ -348,7 +350,7 @@ class FileSourceTask(SourceTask):
         for follower in self._followers.values():
             follower.let_go()
 
-    def _batch(self, name: str, chunk: Chunk) -> SourceBatch:
+    def _batch(self, name: str, chunk: FileLines) -> SourceBatch:
         value = self._lines.split(chunk.content, chunk.file, chunk.start)
         named = self._config["key"] == "file"
         return SourceBatch(
@@ -406,11 +408,11 @@ class FileSourceTask(SourceTask):
         # Spread by name: a file that comes later finds its task without a new configuration.
         return zlib.crc32(name.encode()) % self._tasks == self._number
 
-    def _follower(self, name: str, *, past: bool) -> Follower:
+    def _follower(self, name: str, *, past: bool) -> FileFollower:
         path = Path(name)
         offset = self.context.offsets.get({"filename": name})
-        place = Place.of(offset, path) if offset is not None else self._first_place(path)
-        return Follower(
+        place = FilePosition.of(offset, path) if offset is not None else self._first_place(path)
+        return FileFollower(
             path,
             place,
             self._lines,
@@ -420,8 +422,8 @@ class FileSourceTask(SourceTask):
             logger=self.context.logger,
         )
 
-    def _first_place(self, path: Path) -> Place | None:
-        return Place.at_end(path) if self._latest and path.exists() else None
+    def _first_place(self, path: Path) -> FilePosition | None:
+        return FilePosition.at_end(path) if self._latest and path.exists() else None
 
     def _rest(self) -> None:
         """Close what was removed, and what has been silent where too many files are open."""
@@ -584,5 +586,5 @@ class FileSourceConnector(SourceConnector):
                 message = f"The partition {dict(partition)} names no file."
                 raise ConnectorConfigError(message, hint='Write {"filename": "path"}.')
             if offset is not None:
-                Place.of(offset, Path(name))
+                FilePosition.of(offset, Path(name))
         return True

@@ -17,7 +17,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.connect.connectors.formats.standing import Found, Standing
+from headrace.connect.connectors.formats.standing import FileProgress, ReadyFile
 from headrace.errors import StoreError
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class FileLedger:
         #: Files that are in the view, and are not to be remembered any more.
         self._gone: set[str] = set()
         #: Files that are not as the ledger has them, or that it took over, since the last look.
-        self._news: dict[str, Standing] = {}
+        self._news: dict[str, FileProgress] = {}
         self._sweep({one.name for one in segments})
 
     @property
@@ -162,7 +162,7 @@ class FileLedger:
         """How many files are forgotten, and not yet in a segment that says so."""
         return len(self._gone)
 
-    def are_done(self, found: Sequence[Found]) -> list[bool]:
+    def are_done(self, found: Sequence[ReadyFile]) -> list[bool]:
         """Tell of each file whether it has been read, and is as it was then."""
         self._news = {}
         if not self._view.num_rows:
@@ -177,7 +177,7 @@ class FileLedger:
         done: list[bool] = pc.fill_null(same, fill_value=False).to_pylist()
         changed = pc.indices_nonzero(pc.and_(places.is_valid(), pc.invert(pa.array(done))))
         self._news = {
-            one["name"]: Standing(one["row"], one["size"], one["modified"], done=True)
+            one["name"]: FileProgress(one["row"], one["size"], one["modified"], done=True)
             for one in known.take(changed).to_pylist()
             if one["name"] not in self._gone
         }
@@ -185,7 +185,7 @@ class FileLedger:
             done[place] = False
         return done
 
-    def standing(self, name: str) -> Standing | None:
+    def standing(self, name: str) -> FileProgress | None:
         """Give how far a file was read that :meth:`are_done` did not tell to be done."""
         return self._news.get(name)
 
@@ -203,7 +203,7 @@ class FileLedger:
         self._gone.add(name)
         self._news.pop(name, None)
 
-    def fold(self, done: Mapping[str, Standing]) -> list[tuple[Position, Position | None]]:
+    def fold(self, done: Mapping[str, FileProgress]) -> list[tuple[Position, Position | None]]:
         """Take over the standings of files; give the positions to commit.
 
         Once the first of them is committed, no record need have positions of these files.
@@ -274,7 +274,7 @@ def _tasks(share: str) -> str:
     return share.partition("/")[2]
 
 
-def _table(done: Mapping[str, Standing], gone: Collection[str]) -> pa.Table:
+def _table(done: Mapping[str, FileProgress], gone: Collection[str]) -> pa.Table:
     read, none = list(done.values()), [0] * len(gone)
     columns = {
         "name": [*done, *gone],

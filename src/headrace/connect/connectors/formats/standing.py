@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-__all__ = ["Found", "Standing", "is_unfinished"]
+__all__ = ["ReadyFile", "FileProgress", "is_unfinished"]
 
 _UNFINISHED = (".tmp", ".part", ".partial", ".inprogress", ".crc", ".swp")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReadyFile:
     """A file that is ready."""
 
     #: Its path below the folder, or its key.
@@ -24,7 +24,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FileProgress:
     """How far a file has been read."""
 
     row: int
@@ -33,7 +33,7 @@ class Standing:
     done: bool = False
 
     @classmethod
-    def of(cls, offset: Mapping[str, Any] | None) -> Standing:
+    def of(cls, offset: Mapping[str, Any] | None) -> FileProgress:
         """Read it out of a committed offset."""
         if offset is None:
             return cls(0)
@@ -55,11 +55,11 @@ class Standing:
         first = self.row - rows + 1
         return [{**last, "row": row, "done": False} for row in range(first, self.row)] + [last]
 
-    def is_of(self, found: Found) -> bool:
+    def is_of(self, found: ReadyFile) -> bool:
         """Whether the file is as it was; a position set by hand fits every file."""
         return self.size is None or (self.size, self.modified) == (found.size, found.modified)
 
-    def goes_on(self, found: Found, *, appendable: bool) -> int | None:
+    def goes_on(self, found: ReadyFile, *, appendable: bool) -> int | None:
         """Give the row at which to go on in a file; ``None`` when all of it has been read.
 
         A file of lines that grew was appended to.  Any other change makes it a new file.

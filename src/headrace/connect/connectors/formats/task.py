@@ -27,7 +27,7 @@ from headrace.connect.connectors.formats.reading import (
     read_rows,
     reading_of,
 )
-from headrace.connect.connectors.formats.standing import Found, Standing
+from headrace.connect.connectors.formats.standing import FileProgress, ReadyFile
 from headrace.connect.values import schema_of_arrow
 from headrace.errors import ConnectionFailedError, ConnectorConfigError, DeserializationError
 
@@ -64,7 +64,7 @@ class FilesTask(SourceTask):
     """
 
     @abstractmethod
-    def look(self) -> Iterable[Found]:
+    def look(self) -> Iterable[ReadyFile]:
         """Find the files that are ready, in the order in which they are read."""
 
     @abstractmethod
@@ -99,8 +99,8 @@ class FilesTask(SourceTask):
         number, _, tasks = share.partition("/")
         self._number, self._tasks = int(number), int(tasks)
         self._reading = reading_of(config)
-        self._standings: dict[str, Standing] = {}
-        self._waiting: dict[str, Found] = {}
+        self._standings: dict[str, FileProgress] = {}
+        self._waiting: dict[str, ReadyFile] = {}
         self._looked = self._looked_for_gone = self._complained = float("-inf")
         #: Since when files are missing that were read.
         self._missing: dict[str, float] = {}
@@ -115,7 +115,7 @@ class FilesTask(SourceTask):
         )
         #: How many files are done, at most, whose positions are in the commit record.
         self._kept = len(self._recorded())
-        self._pieces: Iterator[tuple[Found, Rows, Standing]] = iter(())
+        self._pieces: Iterator[tuple[ReadyFile, Rows, FileProgress]] = iter(())
 
     def poll(self) -> SourceBatch | Sequence[SourceRecord] | None:
         """Give the next rows of the file that is being read, or of the next one."""
@@ -151,7 +151,7 @@ class FilesTask(SourceTask):
     def commit(self) -> None:
         """Move, delete or write down files of which every row is committed."""
         for name, found in list(self._waiting.items()):
-            standing = Standing.of(self.context.offsets.get(self.partition(name)))
+            standing = FileProgress.of(self.context.offsets.get(self.partition(name)))
             if standing.done and standing.is_of(found):
                 del self._waiting[name]
                 self._finish(found)
@@ -159,13 +159,13 @@ class FilesTask(SourceTask):
         if self._kept + self._ledger.forgotten >= self._config["ledger.after.files"]:
             self._fold()
 
-    def _recorded(self) -> dict[str, Standing]:
+    def _recorded(self) -> dict[str, FileProgress]:
         """Give the standings of the task's files that the commit record has."""
         found = {}
         for partition, offset in self.context.offsets.all():
             name = self.name_of(partition)
             if name is not None and self._is_mine(name):
-                found[name] = Standing.of(offset)
+                found[name] = FileProgress.of(offset)
         return found
 
     def _fold(self) -> None:
@@ -190,11 +190,11 @@ class FilesTask(SourceTask):
             self._standings.pop(name, None)
             self._notes.append((self.partition(name), None))
 
-    def _is_at_rest(self, name: str, committed: Standing) -> bool:
+    def _is_at_rest(self, name: str, committed: FileProgress) -> bool:
         keeps = self._config["when.done"] == "keep"
         return keeps and self._standings.get(name, committed) == committed
 
-    def _look_through(self) -> Iterator[tuple[Found, Rows, Standing]]:
+    def _look_through(self) -> Iterator[tuple[ReadyFile, Rows, FileProgress]]:
         """Look for files; give what is to be read of them as it is asked for."""
         if time.monotonic() - self._looked < self._config["scan.interval.ms"].total_seconds():
             return iter(())
@@ -207,8 +207,8 @@ class FilesTask(SourceTask):
         return self._read_all(mine, self._ledger.are_done(mine), self._recorded())
 
     def _read_all(
-        self, mine: list[Found], are_done: list[bool], recorded: Collection[str]
-    ) -> Iterator[tuple[Found, Rows, Standing]]:
+        self, mine: list[ReadyFile], are_done: list[bool], recorded: Collection[str]
+    ) -> Iterator[tuple[ReadyFile, Rows, FileProgress]]:
         for found, done in zip(mine, are_done, strict=True):
             # What was read since, or set by hand, holds before what is written down.
             if not done or found.name in self._standings or self._is_in(found.name, recorded):
@@ -221,7 +221,7 @@ class FilesTask(SourceTask):
         """Whether the commit record has a file that it had, and that may be folded since."""
         return name in recorded and self.context.offsets.get(self.partition(name)) is not None
 
-    def _read(self, found: Found) -> Iterator[tuple[Found, Rows, Standing]]:
+    def _read(self, found: ReadyFile) -> Iterator[tuple[ReadyFile, Rows, FileProgress]]:
         try:
             kind = format_of(found.name, self._config["format"])
             appendable = self.is_appendable(found.name, kind)
@@ -236,23 +236,23 @@ class FilesTask(SourceTask):
             if self._config["bad.files"] == "fail":
                 raise
             self.context.logger.error("a file is passed over: %s", error)  # noqa: TRY400
-            self._standings[found.name] = Standing(0, found.size, found.modified, done=True)
+            self._standings[found.name] = FileProgress(0, found.size, found.modified, done=True)
 
     def _pieces_of(
-        self, found: Found, kind: str, first: int
-    ) -> Iterator[tuple[Found, Rows, Standing]]:
+        self, found: ReadyFile, kind: str, first: int
+    ) -> Iterator[tuple[ReadyFile, Rows, FileProgress]]:
         rows = read_rows(self.readable(found.name), kind, first, self._reading)
         piece = next(rows, None)
         row = first
         if piece is None:
             # Nothing to commit: an empty file is remembered here alone.
-            self._standings[found.name] = Standing(row, found.size, found.modified, done=True)
+            self._standings[found.name] = FileProgress(row, found.size, found.modified, done=True)
             self._finish(found)
         while piece is not None:
             following = next(rows, None)
             row += len(piece)
             done = following is None
-            standing = Standing(row, found.size, found.modified, done)
+            standing = FileProgress(row, found.size, found.modified, done)
             self._standings[found.name] = standing
             if done:
                 self._kept += 1
@@ -260,11 +260,11 @@ class FilesTask(SourceTask):
             yield found, piece, standing
             piece = following
 
-    def _standing(self, found: Found) -> Standing:
+    def _standing(self, found: ReadyFile) -> FileProgress:
         if found.name not in self._standings:
             offset = self.context.offsets.get(self.partition(found.name))
             written = self._ledger.standing(found.name) if offset is None else None
-            self._standings[found.name] = written or Standing.of(offset)
+            self._standings[found.name] = written or FileProgress.of(offset)
         return self._standings[found.name]
 
     def _note(self, partition: Position, offset: Position | None) -> SourceBatch:
@@ -303,11 +303,11 @@ class FilesTask(SourceTask):
     def _is_mine(self, name: str) -> bool:
         return zlib.crc32(name.encode()) % self._tasks == self._number
 
-    def _wait(self, found: Found) -> None:
+    def _wait(self, found: ReadyFile) -> None:
         if self._config["when.done"] != "keep":
             self._waiting[found.name] = found
 
-    def _finish(self, found: Found) -> None:
+    def _finish(self, found: ReadyFile) -> None:
         if self._config["when.done"] != "keep":
             self.remove(found.name)
             self._forget(found.name)

@@ -22,7 +22,7 @@ from headrace.connect import Config, Queue
 from headrace.connect.connectors.kafka.settings import client_settings
 from headrace.errors import RequestTimeoutError
 
-__all__ = ["OffsetLog", "Standing", "key_of", "owners"]
+__all__ = ["OffsetLog", "KeptOffset", "key_of", "owners"]
 
 _ANSWER = 30.0
 _NEW = frozenset(
@@ -36,7 +36,7 @@ _NEW = frozenset(
 )
 
 
-class Standing(msgspec.Struct, frozen=True):
+class KeptOffset(msgspec.Struct, frozen=True):
     """Where one queue stands, and who said so."""
 
     #: ``None`` while nothing of the queue was written.
@@ -75,7 +75,7 @@ class OffsetLog:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
 
-    def read(self) -> dict[Queue, Standing]:
+    def read(self) -> dict[Queue, KeptOffset]:
         """Read the last standing of every queue, up to the topic's end at this moment.
 
         A transaction of another task may be open before that end: it is waited for.
@@ -125,8 +125,8 @@ class OffsetLog:
                     raise
                 time.sleep(0.05)
 
-    def _read_to(self, consumer: Consumer, end: int) -> dict[Queue, Standing]:
-        found: dict[Queue, Standing] = {}
+    def _read_to(self, consumer: Consumer, end: int) -> dict[Queue, KeptOffset]:
+        found: dict[Queue, KeptOffset] = {}
         patience = self.config["transaction.timeout.ms"].total_seconds() + _ANSWER
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
@@ -134,7 +134,7 @@ class OffsetLog:
                 error = message.error()
                 if error is None:
                     queue = Queue(*msgspec.json.decode(message.key() or b"[]"))
-                    found[queue] = msgspec.json.decode(message.value() or b"", type=Standing)
+                    found[queue] = msgspec.json.decode(message.value() or b"", type=KeptOffset)
                 elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # named so
                     if not error.retriable():
                         raise KafkaException(error)
@@ -146,7 +146,7 @@ class OffsetLog:
             hint="Look for a producer that hangs, by kafka-transactions.sh find-hanging.",
         )
 
-    def message(self, queue: Queue, standing: Standing) -> Mapping[str, Any]:
+    def message(self, queue: Queue, standing: KeptOffset) -> Mapping[str, Any]:
         """Make what a producer is to send for a standing."""
         return {
             "topic": self.topic,
@@ -157,7 +157,7 @@ class OffsetLog:
 
 
 def owners(
-    standings: Mapping[Queue, Standing], queues: Collection[Queue], mine: str
+    standings: Mapping[Queue, KeptOffset], queues: Collection[Queue], mine: str
 ) -> frozenset[str]:
     """Name the other tasks that had these queues."""
     found = {one.owner for queue, one in standings.items() if queue in queues}

@@ -27,7 +27,7 @@ from headrace.connect import (
     key,
     one_of,
 )
-from headrace.connect.connectors.kafka.offsets import OffsetLog, Standing, owners
+from headrace.connect.connectors.kafka.offsets import KeptOffset, OffsetLog, owners
 from headrace.connect.connectors.kafka.settings import (
     KAFKA_KEYS,
     check_answers,
@@ -216,7 +216,7 @@ class KafkaSinkTask(SinkTask):
         self._transact([], {queue: self._done.get(queue) for queue in queues})
 
     def _check_generation(
-        self, standings: Mapping[Queue, Standing], queues: Iterable[Queue]
+        self, standings: Mapping[Queue, KeptOffset], queues: Iterable[Queue]
     ) -> None:
         for queue in queues:
             standing = standings.get(queue)
@@ -381,7 +381,7 @@ class KafkaSinkTask(SinkTask):
             producer.begin_transaction()
             self._produce(producer, records)
             for queue, offset in offsets.items():
-                standing = Standing(offset, self._identity, self.context.generation)
+                standing = KeptOffset(offset, self._identity, self.context.generation)
                 producer.produce(**self._log.message(queue, standing))
         self._commit(producer)
         return records
@@ -518,9 +518,11 @@ class KafkaSinkConnector(SinkConnector):
                 str(where["rocketmq_broker"]),
                 int(where["rocketmq_queue_id"]),
             )
-            known = standings.get(queue, Standing(None, "", 0))
+            known = standings.get(queue, KeptOffset(None, "", 0))
             offset = None if to is None else int(to["rocketmq_queue_offset"])
-            producer.produce(**log.message(queue, Standing(offset, known.owner, known.generation)))
+            producer.produce(
+                **log.message(queue, KeptOffset(offset, known.owner, known.generation))
+            )
         if producer.flush(_ANSWER):
             message = f"Kafka did not take the offsets within {_ANSWER:g} s."
             raise ProcessingError(message)

@@ -22,11 +22,11 @@ from headrace.connect import Schema, SchemaError
 from headrace.connect.connectors.postgres.connection import connect, is_outage
 from headrace.connect.connectors.sql import (
     Adapter,
-    Layout,
     SqlDatabase,
-    Step,
+    TableLayout,
     TableName,
     Verdict,
+    WritableRows,
     is_document,
 )
 from headrace.connect.schema import (
@@ -405,7 +405,7 @@ class PostgresDatabase(SqlDatabase):
         """Run one statement for each row of values, without waiting in between."""
         self._cursor.executemany(statement, rows)
 
-    def layout(self, table: TableName) -> Layout | None:
+    def layout(self, table: TableName) -> TableLayout | None:
         """Describe a table; ``None`` when it does not exist."""
         rows = self.execute(
             "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute"
@@ -413,7 +413,7 @@ class PostgresDatabase(SqlDatabase):
             " AND attgenerated = '' ORDER BY attnum",
             (self.named(table),),
         )
-        return Layout(table, dict(rows)) if rows else None
+        return TableLayout(table, dict(rows)) if rows else None
 
     def column_type(self, schema: Schema, *, key: bool) -> str:
         """Give the type of a new column for values of this schema."""
@@ -475,7 +475,7 @@ class PostgresDatabase(SqlDatabase):
         """Keep others from creating or changing tables until the transaction ends."""
         self.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
 
-    def write(self, step: Step) -> None:
+    def write(self, step: WritableRows) -> None:
         """Write the rows of a step: many of them by way of COPY."""
         if len(step.rows) < _BULK:
             super().write(step)
@@ -485,7 +485,7 @@ class PostgresDatabase(SqlDatabase):
             temporary = self._filled(step)
             self.execute(self._from_temporary(step, temporary))
 
-    def _filled(self, step: Step) -> str:
+    def _filled(self, step: WritableRows) -> str:
         place = (step.table, step.columns)
         number = len(self._temporary)
         name = self._temporary.setdefault(place, f'pg_temp."headrace_{number}"')
@@ -501,7 +501,7 @@ class PostgresDatabase(SqlDatabase):
         self._copy(name, step)
         return name
 
-    def _copy(self, table: str, step: Step) -> None:
+    def _copy(self, table: str, step: WritableRows) -> None:
         columns = ", ".join(map(self.quote, step.columns))
         statement = f"COPY {table} ({columns}) FROM STDIN"
         with self._cursor.copy(statement) as copy:
@@ -509,7 +509,7 @@ class PostgresDatabase(SqlDatabase):
             for row in step.rows:
                 write(row)
 
-    def _from_temporary(self, step: Step, temporary: str) -> str:
+    def _from_temporary(self, step: WritableRows, temporary: str) -> str:
         table = self.named(step.table)
         columns = ", ".join(map(self.quote, step.columns))
         where = " AND ".join(f"t.{self.quote(key)} = n.{self.quote(key)}" for key in step.keys)

@@ -15,7 +15,7 @@ from headrace.connect.connectors.postgres.connection import connect, connection_
 from headrace.connect.connectors.postgres.database import TypeBook, TypeOptions
 from headrace.connect.connectors.postgres.pgoutput import (
     Begin,
-    Commit,
+    CommitMessage,
     Lsn,
     Message,
     Relation,
@@ -30,7 +30,7 @@ from headrace.connect.connectors.postgres.replication import (
     XLogData,
 )
 from headrace.connect.connectors.postgres.snapshot import snapshot
-from headrace.connect.connectors.postgres.translation import Moment, Translator
+from headrace.connect.connectors.postgres.translation import ChangeTime, Translator
 from headrace.connect.connectors.sql import TableName
 from headrace.errors import ConnectorConfigError, StateError
 
@@ -162,7 +162,7 @@ def check_position(connection: Connection, lsn: Lsn) -> None:
 _WAIT = 0.5
 
 
-class _Place(NamedTuple):
+class _RecordPlace(NamedTuple):
     """Where a record stands: in which transaction, and as which of its records."""
 
     lsn: Lsn
@@ -172,7 +172,7 @@ class _Place(NamedTuple):
 class _Transaction(NamedTuple):
     """A transaction that was read whole."""
 
-    last: _Place
+    last: _RecordPlace
     end: Lsn
 
 
@@ -237,8 +237,8 @@ class LogicalFeed:
 
     def _reset(self) -> None:
         #: Between a transaction's begin and its commit: its moment.
-        self._moment: Moment | None = None
-        self._place = _Place(0, 0)
+        self._moment: ChangeTime | None = None
+        self._place = _RecordPlace(0, 0)
         self._unconfirmed: deque[_Transaction] = deque()
         self._confirmed: Lsn = 0
         self._reported = 0.0
@@ -260,11 +260,11 @@ class LogicalFeed:
         # The server hears of it with the next poll.
         self._reported = 0.0
 
-    def _last_committed(self) -> _Place:
+    def _last_committed(self) -> _RecordPlace:
         position = self._context.offsets.get(self.partition) or {}
         if "lsn" not in position:
-            return _Place(0, 0)
-        return _Place(lsn_number(position["lsn"]), position["record"])
+            return _RecordPlace(0, 0)
+        return _RecordPlace(lsn_number(position["lsn"]), position["record"])
 
     def close(self) -> None:
         """End the connections; drop the slot where that is wanted."""
@@ -302,7 +302,7 @@ class LogicalFeed:
                     self._types(),
                     self._limit,
                 )
-        self._given = _Place(slot.consistent_point, 0)
+        self._given = _RecordPlace(slot.consistent_point, 0)
 
     def _changes(self) -> list[SourceRecord]:
         if self._stream is None:
@@ -320,7 +320,7 @@ class LogicalFeed:
                 break
         if found:
             last = found[-1].offset
-            self._given = _Place(lsn_number(last["lsn"]), last["record"])
+            self._given = _RecordPlace(lsn_number(last["lsn"]), last["record"])
         return found
 
     def _started(self) -> ReplicationConnection:
@@ -338,9 +338,9 @@ class LogicalFeed:
         if isinstance(message, Relation):
             self._translator_now.learn(message)
         elif isinstance(message, Begin):
-            self._moment = Moment.of(message)
-            self._place = _Place(message.commit_lsn, 0)
-        elif isinstance(message, Commit):
+            self._moment = ChangeTime.of(message)
+            self._place = _RecordPlace(message.commit_lsn, 0)
+        elif isinstance(message, CommitMessage):
             self._moment = None
             self._unconfirmed.append(_Transaction(self._place, message.end_lsn))
         else:
@@ -348,11 +348,11 @@ class LogicalFeed:
             return self._placed(message, self._moment)
         return []
 
-    def _placed(self, message: Message, moment: Moment) -> list[SourceRecord]:
-        assert not isinstance(message, Begin | Commit | Relation)
+    def _placed(self, message: Message, moment: ChangeTime) -> list[SourceRecord]:
+        assert not isinstance(message, Begin | CommitMessage | Relation)
         found = []
         for made in self._translator_now.translate(message, moment):
-            self._place = _Place(self._place.lsn, self._place.record + 1)
+            self._place = _RecordPlace(self._place.lsn, self._place.record + 1)
             if self._place <= self._given:
                 continue
             place = {"lsn": lsn_text(self._place.lsn), "record": self._place.record}

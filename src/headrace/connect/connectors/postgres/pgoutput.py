@@ -1,6 +1,6 @@
 """What PostgreSQL's output plugin ``pgoutput`` sends, as values: bytes in, messages out.
 
-A transaction arrives whole, after it was committed: `Begin`, its changes in their order, `Commit`.
+A transaction arrives whole, after it was committed: `Begin`, its changes in their order, `CommitMessage`.
 A table's `Relation` comes before its first change, and again after its columns changed.
 """
 
@@ -14,7 +14,7 @@ from typing import TypeAlias
 __all__ = [
     "UNCHANGED",
     "Begin",
-    "Commit",
+    "CommitMessage",
     "Delete",
     "Insert",
     "Lsn",
@@ -68,7 +68,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitMessage:
     """The end of a transaction."""
 
     commit_lsn: Lsn
@@ -135,7 +135,7 @@ class Truncate:
     relations: tuple[int, ...]
 
 
-Message: TypeAlias = "Begin | Commit | Relation | Insert | Update | Delete | Truncate"
+Message: TypeAlias = "Begin | CommitMessage | Relation | Insert | Update | Delete | Truncate"
 
 
 def lsn_text(lsn: Lsn) -> str:
@@ -248,9 +248,9 @@ def _begin(cursor: _Cursor) -> Begin:
     return Begin(lsn, micros // 1000 + _EPOCH_MS, xid)
 
 
-def _commit(cursor: _Cursor) -> Commit:
+def _commit(cursor: _Cursor) -> CommitMessage:
     _, lsn, end, micros = cursor.numbers(_COMMIT)
-    return Commit(lsn, end, micros // 1000 + _EPOCH_MS)
+    return CommitMessage(lsn, end, micros // 1000 + _EPOCH_MS)
 
 
 def _relation(cursor: _Cursor) -> Relation:

@@ -114,7 +114,7 @@ _COMPLAINT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReadSource:
     """What is read: a table, or a query."""
 
     partition: Position
@@ -132,7 +132,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadSettings:
     """How it is read."""
 
     mode: str
@@ -163,7 +163,7 @@ class _Order:
         return f"({', '.join(f'%s::{kind}' for kind in self.types)})"
 
 
-class Reader:
+class WindowReader:
     """Reads one source: closes a window, waits until it is safe, streams it, begins again.
 
     Parameters
@@ -181,8 +181,8 @@ class Reader:
     def __init__(
         self,
         connection: Connection,
-        source: Source,
-        options: ReadOptions,
+        source: ReadSource,
+        options: ReadSettings,
         types: TypeBook,
         position: Position | None,
         logger: Logger,
@@ -379,7 +379,7 @@ class _Window:
     writers: Writers | None
     complained: float
 
-    def safe(self, logger: Logger, source: Source) -> bool:
+    def safe(self, logger: Logger, source: ReadSource) -> bool:
         """Tell whether nobody can still add rows to it."""
         if self.writers is None or self.writers.gone():
             return True
@@ -444,7 +444,7 @@ class IncrementalFeed:
         #: Where records that were given end, which a new connection goes on from.
         self._given: dict[str, Position] = {}
         self._connection: Connection | None = None
-        self._readers: list[Reader] = []
+        self._readers: list[WindowReader] = []
         self._open()
 
     def poll(self) -> Sequence[SourceRecord] | None:
@@ -502,23 +502,23 @@ class IncrementalFeed:
             raise
         self._connection = connection
 
-    def _reader(self, connection: Connection, source: Source, types: TypeBook) -> Reader:
+    def _reader(self, connection: Connection, source: ReadSource, types: TypeBook) -> WindowReader:
         position = self._given.get(source.topic) or self._context.offsets.get(source.partition)
         options = read_options(self._config)
-        return Reader(connection, source, options, types, position, self._context.logger)
+        return WindowReader(connection, source, options, types, position, self._context.logger)
 
-    def _sources(self, connection: Connection) -> list[Source]:
+    def _sources(self, connection: Connection) -> list[ReadSource]:
         config = self._config
         if query := config["query"]:
             topic = config["topic.prefix"]
             text = query.rstrip().rstrip(";")
             nothing = TableInfo((), frozenset())
-            return [Source({"query": topic}, topic, None, text, nothing)]
+            return [ReadSource({"query": topic}, topic, None, text, nothing)]
         return [self._source(connection, table) for table in self._tables]
 
-    def _source(self, connection: Connection, table: TableName) -> Source:
+    def _source(self, connection: Connection, table: TableName) -> ReadSource:
         topic = topic_of(self._config, table)
-        return Source({"table": str(table)}, topic, table, "", table_info(connection, table))
+        return ReadSource({"table": str(table)}, topic, table, "", table_info(connection, table))
 
 
 def topic_of(config: Config, table: TableName) -> str:
@@ -528,10 +528,10 @@ def topic_of(config: Config, table: TableName) -> str:
     return f"{config['topic.prefix']}{named}"
 
 
-def read_options(config: Config) -> ReadOptions:
+def read_options(config: Config) -> ReadSettings:
     """Say how tables are read."""
     mode = config["mode"]
-    return ReadOptions(
+    return ReadSettings(
         mode=mode,
         incrementing=config["incrementing.column.name"] if "incrementing" in mode else None,
         timestamps=tuple(config["timestamp.column.name"]) if "timestamp" in mode else (),

@@ -10,9 +10,9 @@ from headrace.connect.connectors.postgres.catalog import quoted, table_info
 from headrace.connect.connectors.postgres.database import RowReader, TypeBook
 from headrace.connect.connectors.postgres.pgoutput import lsn_text
 from headrace.connect.connectors.postgres.translation import (
+    ChangeTime,
     Made,
     MadeColumns,
-    Moment,
     Translator,
 )
 
@@ -44,7 +44,7 @@ def snapshot(
     """
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     connection.execute(f"SET TRANSACTION SNAPSHOT '{slot.snapshot}'")
-    moment = Moment(slot.consistent_point, int(time.time() * 1000), None, snapshot=True)
+    moment = ChangeTime(slot.consistent_point, int(time.time() * 1000), None, snapshot=True)
     types = TypeBook(connection, options.options)
     before: _Rows | None = None
     count = 0
@@ -66,7 +66,7 @@ def _rows(
     translator: Translator,
     types: TypeBook,
     table: TableName,
-    moment: Moment,
+    moment: ChangeTime,
     most: int,
 ) -> Iterator[_Rows]:
     source = quoted(table)

@@ -268,7 +268,7 @@ def source_problems(config: Config) -> Iterator[ConfigProblem]:
 _SHARE = "task.tables"
 
 
-class Feed(Protocol):
+class RecordFeed(Protocol):
     """Where a task's records come from."""
 
     def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
@@ -284,7 +284,7 @@ class Feed(Protocol):
 class PostgresSourceTask(SourceTask):
     """Reads its share of the tables."""
 
-    _feed: Feed | None = None
+    _feed: RecordFeed | None = None
 
     def start(self, config: Config) -> None:
         """Connect, and go on where the last life was committed."""

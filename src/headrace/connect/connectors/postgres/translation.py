@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.connect.connectors.postgres.pgoutput import Begin, Row
     from headrace.connect.records import Position
 
-__all__ = ["Made", "MadeColumns", "Moment", "Translator"]
+__all__ = ["Made", "MadeColumns", "ChangeTime", "Translator"]
 
 Value = dict[str, Any]
 
@@ -56,7 +56,7 @@ _SOURCE_ARROW = pa.struct(
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ChangeTime:
     """When a change was made."""
 
     lsn: int
@@ -65,7 +65,7 @@ class Moment:
     snapshot: bool = False
 
     @classmethod
-    def of(cls, begin: Begin) -> Moment:
+    def of(cls, begin: Begin) -> ChangeTime:
         """Give the moment of a transaction."""
         return cls(begin.commit_lsn, begin.timestamp_ms, begin.xid)
 
@@ -121,7 +121,7 @@ class MadeColumns:
 
 
 @dataclass(slots=True)
-class _Table:
+class _ServerTable:
     """A table as the server described it last."""
 
     name: TableName
@@ -157,7 +157,7 @@ class Translator:
     envelope: bool = False
     tombstones: bool = True
     unchanged: str = "read"
-    _tables: dict[int, _Table | None] = field(default_factory=dict)
+    _tables: dict[int, _ServerTable | None] = field(default_factory=dict)
 
     def learn(self, relation: Relation) -> None:
         """Take note of a table as it is from here on."""
@@ -177,12 +177,14 @@ class Translator:
         rows = RowReader(self.topic(name), columns, keys)
         self._tables[relation.oid] = self._table(name, rows)
 
-    def _table(self, name: TableName, rows: RowReader) -> _Table:
+    def _table(self, name: TableName, rows: RowReader) -> _ServerTable:
         topic = self.topic(name)
-        return _Table(name, topic, rows, rows.loaders(self.connection), _enveloped(topic, rows))
+        return _ServerTable(
+            name, topic, rows, rows.loaders(self.connection), _enveloped(topic, rows)
+        )
 
     def snapshot_rows(
-        self, name: TableName, reader: RowReader, rows: Sequence[Row], moment: Moment
+        self, name: TableName, reader: RowReader, rows: Sequence[Row], moment: ChangeTime
     ) -> list[Made] | MadeColumns:
         """Turn rows of a snapshot into records: as columns, where their types allow."""
         table = self._table(name, reader)
@@ -205,7 +207,7 @@ class Translator:
         return MadeColumns(table.topic, key, value, key_schema, table.envelope, times)
 
     def translate(
-        self, change: Insert | Update | Delete | Truncate, moment: Moment
+        self, change: Insert | Update | Delete | Truncate, moment: ChangeTime
     ) -> Iterable[Made]:
         """Turn one change into its records, in their order."""
         if isinstance(change, Truncate):
@@ -219,7 +221,7 @@ class Translator:
             return self._updated(table, change, moment)
         return self._deleted(table, self._loaded(table, change.old), moment)
 
-    def _updated(self, table: _Table, change: Update, moment: Moment) -> Iterator[Made]:
+    def _updated(self, table: _ServerTable, change: Update, moment: ChangeTime) -> Iterator[Made]:
         old = None if change.old is None else self._loaded(table, change.old)
         new = self._loaded(table, self._completed(table, change))
         keys = table.rows.keys
@@ -230,7 +232,7 @@ class Translator:
         else:
             yield self._row(table, new, "u", moment, None if change.old_is_key else old)
 
-    def _deleted(self, table: _Table, old: Value, moment: Moment) -> Iterator[Made]:
+    def _deleted(self, table: _ServerTable, old: Value, moment: ChangeTime) -> Iterator[Made]:
         key = table.rows.key(old)
         if self.envelope:
             yield self._event(table, key, old, None, "d", moment)
@@ -244,7 +246,7 @@ class Translator:
             )
         yield self._made(table, key, None, None, moment)
 
-    def _truncated(self, change: Truncate, moment: Moment) -> Iterator[Made]:
+    def _truncated(self, change: Truncate, moment: ChangeTime) -> Iterator[Made]:
         for oid in change.relations:
             table = self._tables.get(oid)
             if table is None:
@@ -257,7 +259,12 @@ class Translator:
                 )
 
     def _row(
-        self, table: _Table, value: Value, action: str, moment: Moment, before: Value | None
+        self,
+        table: _ServerTable,
+        value: Value,
+        action: str,
+        moment: ChangeTime,
+        before: Value | None,
     ) -> Made:
         key = table.rows.key(value)
         if self.envelope:
@@ -266,12 +273,12 @@ class Translator:
 
     def _event(
         self,
-        table: _Table,
+        table: _ServerTable,
         key: Value | None,
         before: Value | None,
         after: Value | None,
         action: str,
-        moment: Moment,
+        moment: ChangeTime,
     ) -> Made:
         value = {
             "before": before,
@@ -284,23 +291,23 @@ class Translator:
 
     def _made(
         self,
-        table: _Table,
+        table: _ServerTable,
         key: Value | None,
         value: Value | None,
         schema: Schema | None,
-        moment: Moment,
+        moment: ChangeTime,
     ) -> Made:
         key_schema = None if key is None else table.rows.key_schema
         return Made(table.topic, key, value, key_schema, schema, moment.timestamp_ms)
 
-    def _loaded(self, table: _Table, row: Row) -> Value:
+    def _loaded(self, table: _ServerTable, row: Row) -> Value:
         cells = [
             None if cell is None or isinstance(cell, Unchanged) else load(cell)
             for cell, load in zip(row, table.loads, strict=True)
         ]
         return table.rows.value(cells)
 
-    def _completed(self, table: _Table, change: Update) -> Row:
+    def _completed(self, table: _ServerTable, change: Update) -> Row:
         """Find the large values that the update left alone."""
         if UNCHANGED not in change.new:
             return change.new
@@ -316,7 +323,9 @@ class Translator:
             cells[at] = cell
         return tuple(cells)
 
-    def _reread(self, table: _Table, row: Row, places: Sequence[int]) -> Sequence[bytes | None]:
+    def _reread(
+        self, table: _ServerTable, row: Row, places: Sequence[int]
+    ) -> Sequence[bytes | None]:
         names = [one.name for one in table.rows.columns]
         if self.unchanged == "fail" or not table.rows.keys:
             columns = ", ".join(names[at] for at in places)
@@ -339,7 +348,7 @@ class Translator:
         return [None if text is None else text.encode() for text in texts]
 
 
-def _source(table: _Table, moment: Moment) -> Value:
+def _source(table: _ServerTable, moment: ChangeTime) -> Value:
     return {
         "schema": table.name.schema,
         "table": table.name.name,

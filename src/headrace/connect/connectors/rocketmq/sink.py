@@ -135,7 +135,7 @@ Place = tuple[Queue, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingRecord:
     """One message on its way, and the record that it was made of."""
 
     record: SinkRecord
@@ -172,7 +172,7 @@ def _place_of(connector: str, mark: str) -> Place | None:
 
 
 @dataclass(slots=True)
-class Sender:
+class MessageSender:
     """Sends the messages of one task.
 
     Before a batch is sent, where its queues end there is written as offsets of a group of the
@@ -262,7 +262,7 @@ class Sender:
 
     # A batch
 
-    def send(self, messages: dict[MessageQueue, list[Outgoing]]) -> None:
+    def send(self, messages: dict[MessageQueue, list[OutgoingRecord]]) -> None:
         """Send messages, those of each queue in their order; return when all are there.
 
         Raises
@@ -301,7 +301,7 @@ class Sender:
             self.stopping.wait(pause)
             pause = min(2 * pause, _PAUSE_MOST)
 
-    def _send_all(self, one: MessageQueue, messages: list[Outgoing]) -> None:
+    def _send_all(self, one: MessageQueue, messages: list[OutgoingRecord]) -> None:
         bound = self._ends.get(one, 0)
         doubtful = False
 
@@ -316,14 +316,14 @@ class Sender:
         self.trying(attempt)
 
     def _not_arrived(
-        self, one: MessageQueue, messages: Sequence[Outgoing], bound: int
-    ) -> list[Outgoing]:
+        self, one: MessageQueue, messages: Sequence[OutgoingRecord], bound: int
+    ) -> list[OutgoingRecord]:
         # A RocketMQ shows what it has confirmed a moment later.
         time.sleep(_UNDER_WAY)
         arrived = self._tail(one, bound)
         return [message for message in messages if message.place not in arrived]
 
-    def _send_runs(self, one: MessageQueue, messages: Sequence[Outgoing]) -> None:
+    def _send_runs(self, one: MessageQueue, messages: Sequence[OutgoingRecord]) -> None:
         """Send messages in order; a request has one time, so each run of equal times is one."""
         first = 0
         for at in range(1, len(messages) + 1):
@@ -331,7 +331,7 @@ class Sender:
                 self._send_run(one, messages[first:at])
                 first = at
 
-    def _send_run(self, one: MessageQueue, run: Sequence[Outgoing]) -> None:
+    def _send_run(self, one: MessageQueue, run: Sequence[OutgoingRecord]) -> None:
         try:
             *_, last = self._producer.send_columns(
                 one,
@@ -418,7 +418,7 @@ class RocketMQSinkTask(SinkTask):
     """Gathers records in `put`, and sends them in `flush`."""
 
     _client: Client | None = None
-    _sender: Sender | None = None
+    _sender: MessageSender | None = None
 
     def start(self, config: Config) -> None:
         """Reach the other cluster."""
@@ -431,7 +431,7 @@ class RocketMQSinkTask(SinkTask):
         #: Queues of the topics there, and records that stand in them already.
         self._queues: dict[str, list[MessageQueue]] = {}
         self._there: set[Place] = set()
-        self._sender = Sender(
+        self._sender = MessageSender(
             self._client,
             self.context.connector,
             self.context.task,
@@ -468,7 +468,7 @@ class RocketMQSinkTask(SinkTask):
         self._records = []
 
     def _send(self) -> None:
-        batch: dict[MessageQueue, list[Outgoing]] = {}
+        batch: dict[MessageQueue, list[OutgoingRecord]] = {}
         for record in self._records:
             queues = self._queues_of(self._renaming(record.topic))
             if (record.queue, record.offset) in self._there:
@@ -496,7 +496,7 @@ class RocketMQSinkTask(SinkTask):
         check_answers(self._config)
         return True
 
-    def _outgoing(self, record: SinkRecord) -> Outgoing | None:
+    def _outgoing(self, record: SinkRecord) -> OutgoingRecord | None:
         headers = {
             one.key: text
             for one in record.headers
@@ -509,7 +509,7 @@ class RocketMQSinkTask(SinkTask):
             properties = {**properties, **properties_of_key(key)}
         if self._config["find.repeated"]:
             properties[REPLICA] = mark_of(self.context.connector, record)
-        return Outgoing(
+        return OutgoingRecord(
             record,
             raw_bytes(record, record.value, "value", _TAKER) or b"",
             encode_properties(properties),

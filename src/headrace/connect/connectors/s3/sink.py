@@ -30,7 +30,12 @@ from headrace.connect.connectors.formats.writing import as_written, column_of, j
 from headrace.connect.connectors.offsets import Progress, batch_from, set_by_hand
 from headrace.connect.connectors.s3.connection import Bucket, failure_of
 from headrace.connect.connectors.s3.sink_keys import SINK_KEYS, sink_problems
-from headrace.connect.connectors.s3.source import Mark, Marks, object_key, write_object
+from headrace.connect.connectors.s3.source import (
+    WriteProgress,
+    WriteProgressFiles,
+    object_key,
+    write_object,
+)
 from headrace.errors import ConnectorConfigError
 
 if TYPE_CHECKING:
@@ -108,7 +113,7 @@ class Shape:
 
 
 @dataclass(slots=True)
-class Gathered:
+class FolderRows:
     """Rows of a queue that go to one folder, in the order of their offsets.
 
     Examples
@@ -281,9 +286,9 @@ class S3SinkTask(SinkTask):
         self._prefix: str = config["prefix"]
         self._shape = Shape.of(config)
         self._folders = Folders.of(config)
-        self._store = Marks(self._bucket, self._prefix, self.context.generation)
-        self._marks: dict[Queue, Mark] = {}
-        self._gathered: dict[Queue, dict[_Folder, Gathered]] = {}
+        self._store = WriteProgressFiles(self._bucket, self._prefix, self.context.generation)
+        self._marks: dict[Queue, WriteProgress] = {}
+        self._gathered: dict[Queue, dict[_Folder, FolderRows]] = {}
         self._progress = Progress({})
 
     def open(self, queues: Collection[Queue]) -> None:
@@ -292,7 +297,7 @@ class S3SinkTask(SinkTask):
         self._marks = dict(zip(queues, self._each(queues, self._take_over), strict=True))
         self._progress = Progress(self.offsets())
 
-    def _take_over(self, queue: Queue) -> Mark:
+    def _take_over(self, queue: Queue) -> WriteProgress:
         mark = self._store.read(queue)
         for key in mark.drafts:
             with suppress(FileNotFoundError):
@@ -370,7 +375,7 @@ class S3SinkTask(SinkTask):
 
     def _add(self, queue: Queue, folder: _Folder, offsets: list[int], column: pa.Array) -> None:
         folders = self._gathered.setdefault(queue, {})
-        folders.setdefault(folder, Gathered()).add(offsets, column)
+        folders.setdefault(folder, FolderRows()).add(offsets, column)
 
     def flush(self, offsets: Mapping[Queue, int]) -> None:
         """Write the objects of each queue, and then its mark, which commits them."""
@@ -378,7 +383,7 @@ class S3SinkTask(SinkTask):
         self._each(moved, lambda queue: self._write(queue, offsets[queue]))
 
     def _is_new(self, queue: Queue, end: int) -> bool:
-        mark = self._marks.get(queue, Mark())
+        mark = self._marks.get(queue, WriteProgress())
         return queue in self._gathered or mark.offset is None or mark.offset < end
 
     def _write(self, queue: Queue, end: int) -> None:
@@ -398,7 +403,7 @@ class S3SinkTask(SinkTask):
         folders = self._gathered.get(queue, {})
         if not folders:
             return
-        begin = self._marks.get(queue, Mark()).offset
+        begin = self._marks.get(queue, WriteProgress()).offset
         if begin is None:
             begin = min(gathered.offsets[0] for gathered in folders.values())
         for folder, gathered in folders.items():
@@ -442,7 +447,7 @@ class S3SinkConnector(SinkConnector):
         self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
     ) -> bool:
         """Set marks further on; what has been written is refused to be written again."""
-        marks = Marks(Bucket(config), config["prefix"], 0)
+        marks = WriteProgressFiles(Bucket(config), config["prefix"], 0)
         changes = set_by_hand(offsets)
         for queue, offset in changes.items():
             written = marks.read(queue).offset

@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from headrace.connect import Config, ConfigDeclaration, ConfigProblem, SourceConnector, declare, key
 from headrace.connect.connectors.formats.reading import READING_KEYS, Readable, delimiter_problems
-from headrace.connect.connectors.formats.standing import Found, is_unfinished
+from headrace.connect.connectors.formats.standing import ReadyFile, is_unfinished
 from headrace.connect.connectors.formats.task import FilesTask, shares
 from headrace.connect.connectors.s3.connection import (
     S3_KEYS,
@@ -69,7 +69,7 @@ def _below(prefix: str, key: str) -> str:
 # How far a sink has written each queue: a small object per queue, beside the rows.
 
 
-class Mark(msgspec.Struct, frozen=True):
+class WriteProgress(msgspec.Struct, frozen=True):
     """How far one queue has been written.
 
     The offset is what commits: objects from it on are of a batch that was not finished.
@@ -83,7 +83,7 @@ class Mark(msgspec.Struct, frozen=True):
     drafts: tuple[str, ...] = ()
 
 
-class Marks:
+class WriteProgressFiles:
     """Reads and writes marks.
 
     Parameters
@@ -99,7 +99,7 @@ class Marks:
         self._prefix = prefix
         self._generation = generation
 
-    def read(self, queue: Queue) -> Mark:
+    def read(self, queue: Queue) -> WriteProgress:
         """Give the mark of a queue, as it is now.
 
         Raises
@@ -112,9 +112,9 @@ class Marks:
             with self._bucket.files.open_input_stream(path) as stream:
                 text = stream.read()
         except FileNotFoundError:
-            return Mark()
+            return WriteProgress()
         try:
-            mark = msgspec.json.decode(text, type=Mark)
+            mark = msgspec.json.decode(text, type=WriteProgress)
         except msgspec.MsgspecError as error:
             message = f"The object {path} cannot be read: {error}."
             hint = 'Write it as it was, such as {"offset": 7}.'
@@ -123,9 +123,11 @@ class Marks:
             raise self._fenced(queue, mark.generation)
         return mark
 
-    def write(self, queue: Queue, offset: int | None, drafts: tuple[str, ...] = ()) -> Mark:
+    def write(
+        self, queue: Queue, offset: int | None, drafts: tuple[str, ...] = ()
+    ) -> WriteProgress:
         """Set the mark of a queue; give it."""
-        mark = Mark(offset, self._generation, drafts)
+        mark = WriteProgress(offset, self._generation, drafts)
         write_object(self._bucket, self._path(queue), msgspec.json.encode(mark), "application/json")
         return mark
 
@@ -213,7 +215,7 @@ class S3SourceTask(FilesTask):
         self._bucket = Bucket(config)
         super().start(config)
 
-    def look(self) -> Iterator[Found]:
+    def look(self) -> Iterator[ReadyFile]:
         """List the objects below the prefixes, in the order of their keys."""
         found = {one.name: one for prefix in self._prefixes() for one in self._listed(prefix)}
         return iter(sorted(found.values(), key=lambda one: one.name))
@@ -221,7 +223,7 @@ class S3SourceTask(FilesTask):
     def _prefixes(self) -> list[str]:
         return [prefix.strip("/") for prefix in self._config["prefixes"]] or [""]
 
-    def _listed(self, prefix: str) -> Iterator[Found]:
+    def _listed(self, prefix: str) -> Iterator[ReadyFile]:
         where = fs.FileSelector(self._bucket.path(prefix), allow_not_found=True, recursive=True)
         try:
             infos = self._bucket.files.get_file_info(where)
@@ -231,7 +233,7 @@ class S3SourceTask(FilesTask):
             key = info.path.removeprefix(self._bucket.path(""))
             below = key.removeprefix(prefix).lstrip("/")
             if info.type is fs.FileType.File and self._is_wanted(below):
-                yield Found(key, info.size, info.mtime_ns)
+                yield ReadyFile(key, info.size, info.mtime_ns)
 
     def _is_wanted(self, name: str) -> bool:
         return not is_unfinished(name) and fnmatchcase(name, self._config["objects"])

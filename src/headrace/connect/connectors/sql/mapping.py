@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 
 @dataclass(slots=True)
-class Step:
+class WritableRows:
     """Rows that one statement can write: one table, one action, the same columns."""
 
     action: Action
@@ -51,13 +51,13 @@ class Step:
     rows: list[tuple[Any, ...]] = field(default_factory=list)
 
 
-def plan(changes: Sequence[Change], mode: Mode) -> list[Step]:
+def plan(changes: Sequence[Change], mode: Mode) -> list[WritableRows]:
     """Turn changes into steps that leave the same rows behind as one change after the other.
 
     Tables are written one after the other, as records of different tables have no order among
     them.  Of several upserts of a key, the last value of each column is what counts.
     """
-    steps: list[Step] = []
+    steps: list[WritableRows] = []
     for group in _by_table(changes):
         steps += _upserts(group) if mode == "upsert" else list(_in_order(group, mode))
     return steps
@@ -70,7 +70,7 @@ def _by_table(changes: Iterable[Change]) -> Iterable[list[Change]]:
     return groups.values()
 
 
-def _upserts(changes: Sequence[Change]) -> list[Step]:
+def _upserts(changes: Sequence[Change]) -> list[WritableRows]:
     # At most one delete and one upsert of each key are left, so that all deletes may come first.
     deletes: dict[tuple[Any, ...], Change] = {}
     upserts: dict[tuple[Any, ...], Change] = {}
@@ -93,20 +93,20 @@ def _merged(before: Change, change: Change) -> Change:
     return change._replace(columns=tuple(values), row=tuple(values.values()))
 
 
-def _steps(changes: Iterable[Change], action: Action) -> Iterable[Step]:
-    steps: dict[tuple[str, ...], Step] = {}
+def _steps(changes: Iterable[Change], action: Action) -> Iterable[WritableRows]:
+    steps: dict[tuple[str, ...], WritableRows] = {}
     for change in changes:
         step = steps.get(change.columns)
         if step is None:
-            step = Step(action, change.table, change.keys, change.columns)
+            step = WritableRows(action, change.table, change.keys, change.columns)
             steps[change.columns] = step
         step.rows.append(change.row)
     return steps.values()
 
 
-def _in_order(changes: Iterable[Change], mode: Mode) -> Iterator[Step]:
+def _in_order(changes: Iterable[Change], mode: Mode) -> Iterator[WritableRows]:
     # A step ends where the kind of change does, or where an update meets its own key again.
-    step: Step | None = None
+    step: WritableRows | None = None
     seen: set[tuple[Any, ...]] = set()
     for change in changes:
         action: Action = "delete" if change.delete else mode
@@ -118,7 +118,7 @@ def _in_order(changes: Iterable[Change], mode: Mode) -> Iterator[Step]:
         if step is None or not fits or again:
             if step is not None:
                 yield step
-            step = Step(action, change.table, change.keys, change.columns)
+            step = WritableRows(action, change.table, change.keys, change.columns)
             seen.clear()
         step.rows.append(change.row)
         if action == "update":
@@ -165,7 +165,7 @@ class SqlDatabase(ABC):
         """Run one statement for each row of values."""
 
     @abstractmethod
-    def layout(self, table: TableName) -> Layout | None:
+    def layout(self, table: TableName) -> TableLayout | None:
         """Describe a table; ``None`` when it does not exist."""
 
     @abstractmethod
@@ -216,35 +216,35 @@ class SqlDatabase(ABC):
         """Write so many placeholders."""
         return ", ".join([self.placeholder] * count)
 
-    def create(self, table: TableName, columns: Sequence[Column]) -> None:
+    def create(self, table: TableName, columns: Sequence[SqlColumn]) -> None:
         """Create a table."""
         lines = [self._definition(column) for column in columns]
         if keys := [self.quote(column.name) for column in columns if column.key]:
             lines.append(f"PRIMARY KEY ({', '.join(keys)})")
         self.execute(f"CREATE TABLE IF NOT EXISTS {self.named(table)} ({', '.join(lines)})")
 
-    def add(self, table: TableName, columns: Sequence[Column]) -> None:
+    def add(self, table: TableName, columns: Sequence[SqlColumn]) -> None:
         """Add columns to a table."""
         for column in columns:
             self.execute(f"ALTER TABLE {self.named(table)} ADD COLUMN {self._definition(column)}")
 
-    def _definition(self, column: Column) -> str:
+    def _definition(self, column: SqlColumn) -> str:
         kind = self.column_type(column.schema, key=column.key)
         null = " NOT NULL" if column.key or not column.schema.optional else ""
         return f"{self.quote(column.name)} {kind}{null}"
 
-    def write(self, step: Step) -> None:
+    def write(self, step: WritableRows) -> None:
         """Write the rows of a step."""
         self.execute_many(self.statement(step), self.ordered(step))
 
-    def ordered(self, step: Step) -> list[tuple[Any, ...]]:
+    def ordered(self, step: WritableRows) -> list[tuple[Any, ...]]:
         """Put the values of a step into the order in which its statement names them."""
         if step.action != "update":
             return step.rows
         count = len(step.keys)
         return [(*row[count:], *row[:count]) for row in step.rows]
 
-    def statement(self, step: Step) -> str:
+    def statement(self, step: WritableRows) -> str:
         """Write the statement of a step, for one row."""
         table = self.named(step.table)
         where = " AND ".join(f"{self.quote(key)} = {self.placeholder}" for key in step.keys)
@@ -258,7 +258,7 @@ class SqlDatabase(ABC):
         insert = f"INSERT INTO {table} ({names}) VALUES ({self.marks(len(step.columns))})"
         return insert if step.action == "insert" else f"{insert} {self.on_conflict(step)}"
 
-    def on_conflict(self, step: Step) -> str:
+    def on_conflict(self, step: WritableRows) -> str:
         """Write what happens to a row whose key is there already."""
         keys = ", ".join(self.quote(key) for key in step.keys)
         others = [self.quote(name) for name in step.columns[len(step.keys) :]]
@@ -298,7 +298,7 @@ def table_name(template: str, topic: str) -> TableName:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SqlColumn:
     """A column that a record asks for."""
 
     name: str
@@ -307,7 +307,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """A table as the database has it."""
 
     table: TableName
@@ -410,7 +410,7 @@ class RowMapper:
         shape = self._shape(keys, tuple(value))
         return Change(table, keys, shape.columns, key + shape.values(value), False, record)  # noqa: FBT003
 
-    def columns(self, change: Change) -> list[Column]:
+    def columns(self, change: Change) -> list[SqlColumn]:
         """Say what columns a change writes to, as far as the record tells their types."""
         record = change.record
         value = _by_field(record.value_schema)
@@ -420,7 +420,7 @@ class RowMapper:
             is_key = name in change.keys
             schema = (key if is_key else value).get(name) or inferred_schema(cell)
             if schema is not None:
-                found.append(Column(name, schema.as_required() if is_key else schema, is_key))
+                found.append(SqlColumn(name, schema.as_required() if is_key else schema, is_key))
         return found
 
     def _delete(self, table: TableName, record: SinkRecord) -> Change:

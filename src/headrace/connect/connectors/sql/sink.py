@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.connect import Config, Queue, SchemaError, SinkRecord, SinkTask
 from headrace.connect.connectors.sql.mapping import (
     Change,
-    Column,
-    Layout,
     MappingOptions,
     RowMapper,
-    Step,
+    SqlColumn,
+    TableLayout,
     TableName,
+    WritableRows,
     plan,
     table_name,
 )
@@ -201,13 +201,13 @@ def _offset(to: Position | None) -> int | None:
 
 
 @dataclass(slots=True)
-class Tables:
+class TableCache:
     """What is known of the tables of one database."""
 
     database: SqlDatabase
     create: bool = False
     evolve: bool = False
-    _layouts: dict[TableName, Layout] = field(default_factory=dict)
+    _layouts: dict[TableName, TableLayout] = field(default_factory=dict)
     #: Shapes of rows that have been seen to fit.
     _fitting: set[tuple[TableName, tuple[str, ...]]] = field(default_factory=set)
 
@@ -220,7 +220,7 @@ class Tables:
         self._layouts.clear()
         self._fitting.clear()
 
-    def prepare(self, change: Change, wanted: Sequence[Column]) -> None:
+    def prepare(self, change: Change, wanted: Sequence[SqlColumn]) -> None:
         """Make sure that a table has the columns of a change.
 
         Raises
@@ -240,7 +240,7 @@ class Tables:
         if layout.names.issuperset(change.columns):
             self._fitting.add((change.table, change.columns))
 
-    def _change_table(self, change: Change, wanted: Sequence[Column]) -> None:
+    def _change_table(self, change: Change, wanted: Sequence[SqlColumn]) -> None:
         database = self.database
         with database.transaction():
             database.lock_layouts()
@@ -257,7 +257,7 @@ class Tables:
                 self._may(change, allowed=self.evolve, what=what, key="auto.evolve")
                 _check_no_key(change, missing)
                 # Rows that are there have no value of a new column.
-                optional = [Column(one.name, one.schema.as_optional()) for one in missing]
+                optional = [SqlColumn(one.name, one.schema.as_optional()) for one in missing]
                 database.add(change.table, optional)
 
     def _may(self, change: Change, *, allowed: bool, what: str, key: str) -> None:
@@ -269,7 +269,7 @@ class Tables:
                 hint=f"Make it by hand, or set {key}=true.",
             )
 
-    def adapted(self, step: Step) -> Step:
+    def adapted(self, step: WritableRows) -> WritableRows:
         """Give a step with values as the columns of its table take them."""
         layout = self._layouts[step.table]
         columns = tuple(name for name in step.columns if name in layout.names)
@@ -280,7 +280,7 @@ class Tables:
         for at, adapter in enumerate(adapters):
             if adapter is not None:
                 step.rows = [_changed(row, at, adapter) for row in step.rows]
-        return Step(step.action, step.table, step.keys, columns, step.rows)
+        return WritableRows(step.action, step.table, step.keys, columns, step.rows)
 
 
 def _changed(row: tuple[Any, ...], at: int, adapter: Adapter) -> tuple[Any, ...]:
@@ -289,7 +289,7 @@ def _changed(row: tuple[Any, ...], at: int, adapter: Adapter) -> tuple[Any, ...]
     return row if changed is value else (*row[:at], changed, *row[at + 1 :])
 
 
-def _check_no_key(change: Change, missing: Sequence[Column]) -> None:
+def _check_no_key(change: Change, missing: Sequence[SqlColumn]) -> None:
     for column in missing:
         if column.key:
             raise SchemaError(
@@ -318,7 +318,7 @@ class SqlSinkTask(SinkTask):
         owner = f"headrace-{secrets.token_hex(8)}"
         self._database = self.connect(config, owner)
         self._mapper = RowMapper(MappingOptions.of(config))
-        self._tables = Tables(
+        self._tables = TableCache(
             self._database, create=config["auto.create"], evolve=config["auto.evolve"]
         )
         self._offsets = self._offset_table(owner) if config["exactly.once"] else None

@@ -11,7 +11,7 @@ from headrace.connect import RetriableError
 from headrace.connect.connectors.sqlite._schemas import fitted, table_schema
 from headrace.errors import ConnectorConfigError
 
-__all__ = ["Reading", "TableReader", "table_names"]
+__all__ = ["RowSelection", "NewRowReader", "table_names"]
 
 #: Names that may not meet those of a query's own columns.
 _NUMBER = "headrace_number"
@@ -19,7 +19,7 @@ _TIME = "headrace_time"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RowSelection:
     """What decides which rows are new."""
 
     #: ``bulk``, ``incrementing`` or ``timestamp``; rows of a time are told apart by the number.
@@ -31,7 +31,7 @@ class Reading:
     typed: bool = False
 
 
-class TableReader:
+class NewRowReader:
     """Reads the rows behind a position, in order.
 
     Parameters
@@ -49,7 +49,7 @@ class TableReader:
         connection: sqlite3.Connection,
         table: str | None,
         query: str | None,
-        how: Reading,
+        how: RowSelection,
         offset: Mapping[str, Any] | None,
     ) -> None:
         self._connection = connection

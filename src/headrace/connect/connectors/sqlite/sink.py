@@ -24,9 +24,9 @@ from headrace.connect import (
 from headrace.connect.connectors.sql import (
     SINK_KEYS,
     Adapter,
-    Layout,
     SqlDatabase,
     SqlSinkTask,
+    TableLayout,
     TableName,
     Verdict,
     alter_sink_offsets,
@@ -93,13 +93,13 @@ class SqliteDatabase(SqlDatabase):
         """Run one statement for each row of values."""
         self._connection.executemany(statement, rows)
 
-    def layout(self, table: TableName) -> Layout | None:
+    def layout(self, table: TableName) -> TableLayout | None:
         """Describe a table; ``None`` when it does not exist."""
         rows = self.execute(
             "SELECT name, type FROM pragma_table_xinfo(?, ?) WHERE hidden = 0",
             (table.name, table.schema or "main"),
         )
-        return Layout(table, dict(rows)) if rows else None
+        return TableLayout(table, dict(rows)) if rows else None
 
     def column_type(self, schema: Schema, *, key: bool) -> str:
         """Give the type of a new column for values of this schema."""

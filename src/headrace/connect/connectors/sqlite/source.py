@@ -23,7 +23,7 @@ from headrace.connect import (
     key,
     one_of,
 )
-from headrace.connect.connectors.sqlite._tables import Reading, TableReader, table_names
+from headrace.connect.connectors.sqlite._tables import NewRowReader, RowSelection, table_names
 from headrace.errors import ConnectorConfigError
 
 # Config keys that the source and the sink share.
@@ -54,7 +54,7 @@ class SqliteSourceTask(SourceTask):
         number, _, tasks = config.texts.get(_SHARE, "0/1").partition("/")
         self._number, self._tasks = int(number), int(tasks)
         self._interval = config["poll.interval.ms"].total_seconds()
-        self._readers: dict[str, TableReader] = {}
+        self._readers: dict[str, NewRowReader] = {}
         #: When each table is worth another look.
         self._due: dict[str, float] = {}
         self._looked = float("-inf")
@@ -110,7 +110,7 @@ class SqliteSourceTask(SourceTask):
             if (mine or query) and name not in self._readers:
                 offset = self.context.offsets.get(_partition(self._config, name))
                 how = _reading(self._config)
-                reader = TableReader(self._connection, name or None, query, how, offset)
+                reader = NewRowReader(self._connection, name or None, query, how, offset)
                 self._readers[name] = reader
                 self._due[name] = self._looked
 
@@ -119,8 +119,8 @@ def _partition(config: Config, name: str) -> dict[str, str]:
     return {"query": config["topic.prefix"]} if config["query"] else {"table": name}
 
 
-def _reading(config: Config) -> Reading:
-    return Reading(
+def _reading(config: Config) -> RowSelection:
+    return RowSelection(
         mode=config["mode"],
         number=config["incrementing.column.name"],
         time=config["timestamp.column.name"] if config["mode"] == "timestamp" else None,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.client import Client
-    from headrace.protocol.commit_log import CommitLog
+    from headrace.protocol.commit_log import CommitReader
     from headrace.runtime.commit.journal.topic import CommitTopic
 
 __all__ = ["DriverLease", "LeaseTimes", "remaining_wait"]
@@ -196,7 +196,7 @@ class DriverLease(Lease):
             ) from self._failure
 
     def take(
-        self, topic: CommitTopic, look: Callable[[CommitLog], None], given_up: threading.Event
+        self, topic: CommitTopic, look: Callable[[CommitReader], None], given_up: threading.Event
     ) -> None:
         """Wait until the lease is ours, and the driver before this one has surely stopped.
 
@@ -218,7 +218,7 @@ class DriverLease(Lease):
             self.waiting = None
 
     def _take(
-        self, topic: CommitTopic, look: Callable[[CommitLog], None], given_up: threading.Event
+        self, topic: CommitTopic, look: Callable[[CommitReader], None], given_up: threading.Event
     ) -> None:
         granted: float | None = None
         self._renewed, self.keeper = None, ""

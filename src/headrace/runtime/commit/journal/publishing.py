@@ -238,7 +238,7 @@ def counted_once(parts: Sequence[StagedPart]) -> list[StagedPart]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _QueueRun:
     """Messages for one queue, and the place of the first in its sequence."""
 
     first: int
@@ -362,10 +362,10 @@ class Publisher:
             # The next ones are read while these are sent.
             last = number + 1 == len(windows)
             reads = [] if last else self._read(record, windows[number + 1])
-            shares: dict[QueueName, list[_Run]] = defaultdict(list)
+            shares: dict[QueueName, list[_QueueRun]] = defaultdict(list)
             for messages in found:
                 queue = messages.queue
-                shares[queue].append(_Run(sequences[queue], messages))
+                shares[queue].append(_QueueRun(sequences[queue], messages))
                 sequences[queue] += len(messages)
                 if messages.is_state:
                     self._states.add(queue)
@@ -415,15 +415,15 @@ class Publisher:
             raise self._expired(record, error.message) from error
         raise JobFailedError(f"queue {queue} of the journal has no message {offset}")
 
-    def _send_all(self, record: CommitRecord, runs: Sequence[_Run], done: int) -> None:
+    def _send_all(self, record: CommitRecord, runs: Sequence[_QueueRun], done: int) -> None:
         for run in runs:
             skipped = min(max(0, done - run.first), len(run.messages))
             first = run.first + skipped
             for piece in pieces(part_of(run.messages, skipped), _REQUEST_BYTES):
-                self._send(record, _Run(first, piece))
+                self._send(record, _QueueRun(first, piece))
                 first += len(piece)
 
-    def _send(self, record: CommitRecord, run: _Run) -> None:
+    def _send(self, record: CommitRecord, run: _QueueRun) -> None:
         """Send a request's worth; after a doubt, what of it did not arrive."""
         deadline = time.monotonic() + self._client.settings.retry_timeout.total_seconds()
         queue, rest = MessageQueue.parse(run.messages.queue), run
@@ -437,10 +437,10 @@ class Publisher:
                     raise
                 logger.warning("publishing to %s goes on after: %s", queue, error)
             arrived = max(0, self._arrived(record, queue.name) - rest.first)
-            rest = _Run(rest.first + arrived, part_of(rest.messages, arrived))
+            rest = _QueueRun(rest.first + arrived, part_of(rest.messages, arrived))
         failpoint("journal.publish.sent")
 
-    def _send_once(self, record: CommitRecord, queue: MessageQueue, run: _Run) -> None:
+    def _send_once(self, record: CommitRecord, queue: MessageQueue, run: _QueueRun) -> None:
         messages = run.messages
         tagged = encode_tags(messages.properties, self._job, record.batch, run.first, len(messages))
         first, *more = self._producer.send_columns(

@@ -20,7 +20,7 @@ from headrace.errors import (
     RequestTimeoutError,
     TopicNotFoundError,
 )
-from headrace.protocol.commit_log import CommitLog, Verdict, newest_known, record_key
+from headrace.protocol.commit_log import CommitReader, Verdict, newest_known, record_key
 from headrace.protocol.messages import Message
 from headrace.protocol.transactions import CommitRecord, check_commit, commit_in
 
@@ -56,7 +56,7 @@ class CommitTopic:
     """
 
     def __init__(self, client: Client, consumer: PullConsumer, topic: str) -> None:
-        self.log = CommitLog()
+        self.log = CommitReader()
         self._client = client
         self._consumer = consumer
         self._producer = Producer(client)
@@ -77,7 +77,7 @@ class CommitTopic:
         ends = self._consumer.end_offsets(queues)
         return next((queue for queue in queues if ends[queue]), queues[0])
 
-    def refresh(self) -> CommitLog:
+    def refresh(self) -> CommitReader:
         """Read what was appended since the last look."""
         with self._reading:
             queue = self.queue

@@ -40,7 +40,7 @@ from headrace.runtime.commit.transactions import Ownership
 from headrace.topology.names import commit_topic, journal_topic, state_topic
 
 if TYPE_CHECKING:
-    from headrace.protocol.commit_log import CommitLog
+    from headrace.protocol.commit_log import CommitReader
     from headrace.runtime.commit.drivers import LeaseWait
     from headrace.runtime.commit.transactions import Attempt, BatchEnd, QueueMessages, StageWriter
 
@@ -356,7 +356,7 @@ class JournalTransactions:
         except HeadraceError as error:
             logger.warning("the next driver of job %s has to wait: %s", self._job, error)
 
-    def _append_open(self, log: CommitLog) -> CommitRecord:
+    def _append_open(self, log: CommitReader) -> CommitRecord:
         """Append an open record on top of the last commit that was read."""
         while True:
             last = log.record or CommitRecord(job=self._job, kind="commit", epoch=0, batch=0)
@@ -394,16 +394,16 @@ class JournalTransactions:
         self._publisher.publish(record, doubtful=doubtful)
         self._published = record.batch
 
-    def _check_not_replaced(self, log: CommitLog) -> None:
+    def _check_not_replaced(self, log: CommitReader) -> None:
         """Make sure that nobody has opened an epoch after ours."""
         if self._last is not None and log.epoch > self._last.epoch:
             raise self._fenced(log, self._last.epoch)
 
-    def _check_epoch(self, log: CommitLog, epoch: int) -> None:
+    def _check_epoch(self, log: CommitReader, epoch: int) -> None:
         if (log.epoch, log.driver) != (epoch, self._driver):
             raise self._fenced(log, epoch)
 
-    def _check_input(self, record: CommitRecord, log: CommitLog) -> None:
+    def _check_input(self, record: CommitRecord, log: CommitReader) -> None:
         """Refuse a batch whose messages a broker has lost since they were read."""
         before = {} if log.record is None else log.record.offsets
         moved = [queue for queue, at in record.offsets.items() if at != before.get(queue)]
@@ -423,7 +423,7 @@ class JournalTransactions:
         if self._lease is not None:
             self._lease.check()
 
-    def _fenced(self, log: CommitLog, epoch: int) -> FencedError:
+    def _fenced(self, log: CommitReader, epoch: int) -> FencedError:
         return FencedError(
             f"job '{self._job}' was taken over: this driver has epoch {epoch}, epoch {log.epoch} is"
             f" open by {log.driver or 'another one'}",
