@@ -42,10 +42,10 @@ from headrace.connect.connectors.foreign_topics import TopicWatch
 from headrace.connect.connectors.http._inbox import Arrival
 from headrace.connect.connectors.http.source import Journal, JournaledInbox
 from headrace.connect.coordination import Cluster as WorkerCluster
+from headrace.connect.hosts.channel import Serving
 from headrace.connect.hosts.control import HostControl
 from headrace.connect.hosts.life import Life, RunningUnit
 from headrace.connect.hosts.outside import OutsideValues
-from headrace.connect.hosts.serving import Serving
 from headrace.connect.log import FileLog, MemoryLog, TopicUsed
 from headrace.connect.log.topic import TopicLog
 from headrace.connect.plugins import Connector
@@ -484,7 +484,7 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
         *("broker-transactions", "broker-expiry"),
     ),
     "broker/transactions/service.py": ("broker-ends",),
-    "cli/_membership.py": "its end closes the consumer, whose loop then raises it",
+    "cli/_groups.py": "its end closes the consumer, whose loop then raises it",
     "cli/progress.py": ("headrace-progress",),
     "cli/supervision/channel.py": IN_PROCESSES,
     "client/_consuming.py": ("push-worker", "push-queue"),
@@ -512,13 +512,13 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "connect/hosts/life.py": ("headrace-probe",),
     "connect/hosts/outside.py": ("headrace-outside",),
     "connect/hosts/process_host.py": "tests/connect/hosts/test_crashes.py",
-    "connect/hosts/serving.py": ("headrace-data",),
+    "connect/hosts/channel.py": ("headrace-data",),
     "connect/log/file.py": ("connect-log-writer",),
     "connect/log/topic.py": ("connect-log-reader", "connect-log-end"),
     "connect/rest/server.py": ("connect-rest",),
     "connect/worker/following.py": ("connect-follower",),
     "connect/worker/outbox.py": ("connect-outbox",),
-    "connect/worker/periodic.py": ("connect-passes",),
+    "connect/worker/planning.py": ("connect-passes",),
     "runtime/commit/drivers.py": ("headrace-lease",),
     "spark/batches/function_worker.py": IN_PROCESSES,
     "spark/batches/runner.py": "the sink has stopped, and who waits for it hears why",
@@ -546,14 +546,14 @@ SHORT: dict[str, str] = {
     "connect/connectors/rocketmq/source.py": "awaited by the reading",
     "connect/data/plane.py": "one order to the engine",
     "connect/hosts/life.py": "one probe, whose patience ends",
-    "connect/hosts/serving.py": "one connection, which its end closes",
+    "connect/hosts/channel.py": "one connection, which its end closes",
     "connect/log/file.py": "a compaction, which is awaited",
     "connect/running.py": "the worker's own end, which is awaited",
-    "connect/worker/asking.py": "one question, which is asked again",
-    "connect/worker/copies.py": "one start or end of a host",
+    "connect/worker/roster.py": "one question, which is asked again",
+    "connect/worker/launching.py": "one start or end of a host",
     "connect/worker/forgetting.py": "one removal, which is tried again",
     "connect/worker/worker.py": "one record, or one start",
-    "runtime/user_code/calls.py": "awaited together",
+    "runtime/user_code.py": "awaited together",
 }
 
 

@@ -14,7 +14,7 @@ import headrace
 from headrace import StreamBuilder, TopologyTestDriver, serdes
 from headrace.errors import DeserializationError, HeadraceError, SerializationError
 from headrace.runtime.state.views import reader
-from headrace.serdes.signed import PickleSerde, StateSerde, travelling_with
+from headrace.serdes.base import PickleSerde, StateSerde, travelling_with
 from headrace.topology import SpoutCollector
 from headrace.topology.shapes import state_shape
 from headrace.transactions import (
@@ -182,9 +182,9 @@ def test_what_is_no_plain_data_is_refused_where_nobody_asked_for_pickles() -> No
 
 #: Who opens pickles, and why a client of a broker cannot have written them.
 OPENERS = {
-    "serdes/signed.py": "it looks at the signature first",
-    "runtime/bolts/frames.py": "frames go from task to task inside of Spark",
-    "runtime/user_code/failures.py": "so do the failures of tasks",
+    "serdes/base.py": "it looks at the signature first",
+    "runtime/bolts/bolts.py": "frames go from task to task inside of Spark",
+    "runtime/user_code.py": "so do the failures of tasks",
     "spark/plans.py": "the plan comes from the driver, with the job",
     "spark/ticks.py": "so do the offsets of a batch",
     "connect/data/engine.py": "from the standard input that the worker has made",

@@ -11,7 +11,6 @@ import pytest
 from headrace.broker.naming.registry import BrokerPlace, BrokerRegistry, Registration
 from headrace.errors import ProtocolError
 from headrace.protocol.bodies import dumps
-from headrace.protocol.registration import read_registration
 from headrace.protocol.routes import (
     DataVersion,
     MappingInfo,
@@ -19,6 +18,7 @@ from headrace.protocol.routes import (
     RegisterBroker,
     TopicConfig,
     TopicConfigTable,
+    read_registration,
 )
 
 EXPIRY = 120.0

@@ -24,16 +24,14 @@ from headrace.connect.schema import (
     TIMESTAMP,
     Schema,
     array,
-    decimal,
-    mapping,
-    struct,
-)
-from headrace.connect.values import (
     check,
     complete,
+    decimal,
     from_primitive,
     infer,
+    mapping,
     schema_of_arrow,
+    struct,
     to_primitive,
 )
 from headrace.errors import SchemaError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import StreamBuilder, serdes
-from headrace.runtime.commit.journal.ranges import SizeEstimate, cut_to_bytes
+from headrace.runtime.commit.journal.transactions import SizeEstimate, cut_to_bytes
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig
 

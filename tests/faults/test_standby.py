@@ -16,8 +16,7 @@ from headrace.client import Admin, Client, Producer
 from headrace.errors import JobFailedError
 from headrace.protocol.messages import Message
 from headrace.runtime.commit.drivers import DriverName, Lease
-from headrace.runtime.state.claims import claimed
-from headrace.runtime.state.following import StateFollower
+from headrace.runtime.state.home import StateFollower, claimed
 from headrace.settings import JobSettings
 from headrace.spark.cluster import Prepared, make_connection, prepare_topics
 from headrace.spark.standby import Standby

@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
 from headrace.protocol import columns as columns_module
-from headrace.protocol.columns import MessageColumns, decode_columns
+from headrace.protocol.columns import (
+    MessageColumns,
+    decode_columns,
+    property_column,
+    rows_with_others,
+)
 from headrace.protocol.layout import record_starts
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import decode_properties
-from headrace.protocol.property_columns import property_column, rows_with_others
 from headrace.protocol.records import encode_records
 from tests.protocol.reference import (
     TRAP,

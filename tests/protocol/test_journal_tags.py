@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.protocol.columns import property_column
 from headrace.protocol.journal_tags import (
     TAG,
     FirstCopies,
@@ -15,7 +16,6 @@ from headrace.protocol.journal_tags import (
     parse_tag,
     parse_tags,
 )
-from headrace.protocol.property_columns import property_column
 
 names = st.from_regex(r"[%|a-zA-Z0-9_-]{1,20}", fullmatch=True)
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import HeadraceError, RequestTimeoutError, RollbackError, UserCodeError
 from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.task import guarded
-from headrace.runtime.user_code.failures import raise_failure
+from headrace.runtime.user_code import raise_failure
 
 
 def failing(error: HeadraceError) -> Iterable[Block]:

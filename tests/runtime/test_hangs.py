@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from headrace.runtime.time_limit import hanging_line, read_traces, traced
-from headrace.runtime.user_code.calls import UserFunction
+from headrace.runtime.user_code import UserFunction
 
 LIMIT = 0.2
 

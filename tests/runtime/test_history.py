@@ -18,9 +18,8 @@ from headrace.client import Admin, Client, Message, MessageQueue, Producer, Pull
 from headrace.embedded import embedded_broker
 from headrace.errors import ConnectionFailedError
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.jobs import history as module
-from headrace.runtime.jobs.history import HistoryEntry, history
-from headrace.runtime.jobs.journal import standing_of_job
+from headrace.runtime.jobs import journal as module
+from headrace.runtime.jobs.journal import HistoryEntry, history, standing_of_job
 from headrace.topology import commit_topic
 
 JOB = "long"

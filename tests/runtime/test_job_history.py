@@ -10,7 +10,7 @@ import pytest
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.jobs.history import told
+from headrace.runtime.jobs.journal import told
 
 Step = tuple[str, int, int, str, int]
 """Kind, epoch, batch, driver, records in since the first batch."""

@@ -27,7 +27,7 @@ from headrace.runtime.event_time.watermarks import QueueWatermark, SourceWaterma
 from headrace.runtime.marks import Marks
 from headrace.runtime.planning import OffsetRange, Split
 from headrace.runtime.sources.task import Run, SourceFeed, run_source
-from headrace.runtime.user_code.errors import Finder, Original
+from headrace.runtime.user_code import Finder, Original
 from headrace.topology import ErrorPolicy
 from headrace.topology.operators.core import MessageSource, Operator, Source
 

@@ -12,8 +12,7 @@ import pytest
 from headrace import serdes
 from headrace.errors import BatchTimeoutError
 from headrace.runtime.time_limit import time_limit
-from headrace.runtime.user_code.calls import UserFunction
-from headrace.runtime.user_code.errors import Original
+from headrace.runtime.user_code import Original, UserFunction
 from headrace.streams import StreamBuilder
 from headrace.topology.errors import DEAD_LETTER_PREFIX
 from headrace.topology.operators.core import Operator

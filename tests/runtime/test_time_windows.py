@@ -25,7 +25,7 @@ from headrace import (
     sliding,
     tumbling,
 )
-from headrace.runtime.windows.assigning import assign, first_ends, panes
+from headrace.runtime.windows.combining import assign, first_ends, panes
 from headrace.topology import TimeWindows
 from tests.runtime.windowing import (
     CUTS,

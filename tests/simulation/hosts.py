@@ -27,7 +27,6 @@ import headrace.connect.data.process
 import headrace.connect.hosts.channel
 import headrace.connect.hosts.host
 import headrace.connect.hosts.launcher
-import headrace.connect.hosts.serving
 import headrace.connect.running
 import headrace.spark.driver
 import headrace.spark.ticks
@@ -259,7 +258,7 @@ class Machinery:
             (launcher, "Nursing", partial(_Nursing, self)),
             (launcher, "_locked", self.locked),
             (launcher, "end_marked", self.end_marked),
-            (headrace.connect.hosts.serving, "listen", self.pipes.listen),
+            (headrace.connect.hosts.channel, "listen", self.pipes.listen),
             (headrace.connect.hosts.channel, "connect", self.pipes.connect),
             (headrace.connect.hosts.host, "set_up_logging", lambda: None),
             (headrace.connect.hosts.host, "mask_output", lambda _: None),

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from headrace.broker.replication.state import Role
+from headrace.broker.replication.replicas import Role
 from headrace.client import Client, ClientSettings
 from headrace.errors import HeadraceError, TopicNotFoundError
 from headrace.protocol.codes import RequestCode

@@ -27,7 +27,6 @@ from headrace.protocol.groups import (
     SubscriptionGroupConfig,
 )
 from headrace.protocol.messages import StoredMessage, decode_messages
-from headrace.protocol.registration import body_checksum
 from headrace.protocol.routes import (
     DataVersion,
     MappingDetail,
@@ -36,6 +35,7 @@ from headrace.protocol.routes import (
     TopicConfig,
     TopicConfigList,
     TopicRoute,
+    body_checksum,
 )
 from tests.broker.wire import pull_fields, registration
 from tests.simulation.checks import require

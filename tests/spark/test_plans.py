@@ -21,7 +21,7 @@ from headrace.errors import WorkerMismatchError
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.job_plan import JobPlan
 from headrace.runtime.task import guarded
-from headrace.runtime.user_code.failures import raise_failure
+from headrace.runtime.user_code import raise_failure
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob, plans
 from headrace.spark.cluster import make_connection

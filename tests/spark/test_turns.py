@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from headrace.spark.turns import BatchPace, JobBatches, Turns, TurnTaker
+from headrace.spark.ticks import BatchPace, JobBatches, Turns, TurnTaker
 
 SOON = 30
 

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.errors import StoreError
 from headrace.store import MessageStore
-from headrace.store.compacting import Throttle
 from headrace.store.compaction import QueueLog
+from headrace.store.reput import Throttle
 from tests.store.compacted import HOUR, TOPIC, Clock, compacting, follow, keyed, opened, put, table
 from tests.store.samples import copy_store
 from tests.store.test_writer import eventually

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headrace import serdes
-from headrace.runtime.bolts.collectors import BoltOutput, SpoutOutput
+from headrace.runtime.bolts.instances import BoltOutput, SpoutOutput
 from headrace.topology import Spout as SpoutNode
 
 NODE = SpoutNode(

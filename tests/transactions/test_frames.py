@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import SerializationError
-from headrace.runtime.bolts.frames import TupleFrame, unpack_frames
+from headrace.runtime.bolts.bolts import TupleFrame, unpack_frames
 from headrace.topology.tuples import COMMIT_FAIL
 
 ROWS: dict[str, list[tuple[Any, ...]]] = {

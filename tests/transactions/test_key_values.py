@@ -9,7 +9,7 @@ import pytest
 from headrace import serdes
 from headrace.keys import encode_key
 from headrace.runtime import MemoryStore
-from headrace.runtime.bolts.key_values import KeyValues
+from headrace.runtime.bolts.spouts import KeyValues
 
 
 def mapping(store: MemoryStore, *, foreign: object = "foreign") -> KeyValues:

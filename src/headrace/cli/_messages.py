@@ -98,7 +98,7 @@ def consume(
     printer = _Printer(max_messages)
     with cluster(namesrv, data_dir) as client:
         if group is not None:
-            from headrace.cli._membership import print_group
+            from headrace.cli._groups import print_group
             from headrace.client import PushOptions
 
             start: Literal["first", "last"] = "first" if from_beginning else "last"

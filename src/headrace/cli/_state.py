@@ -145,7 +145,7 @@ def _view(
     from headrace.runtime.job_plan import pickle_secret
     from headrace.runtime.state.home import StateHome
     from headrace.runtime.state.views import StateView
-    from headrace.serdes.signed import travelling_with
+    from headrace.serdes.base import travelling_with
 
     known = None if program is None else _operator(program, operator)
     settings = settings_from(namesrv, data_dir)

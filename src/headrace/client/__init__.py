@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from headrace.client.producer import AsyncProducer, ProducerStatistics, SendResult
     from headrace.client.pulling import AsyncPullConsumer, PullStatistics
     from headrace.client.push import AsyncPushConsumer
-    from headrace.client.push_options import PushOptions, PushStatistics
-    from headrace.client.queues import MessageQueue
+    from headrace.client.push_options import MessageQueue, PushOptions, PushStatistics
     from headrace.client.results import PullResult, PullStatus
     from headrace.client.settings import ClientSettings
     from headrace.client.tables import AsyncTableReader, AsyncTableWriter, TableStatistics
@@ -138,7 +137,7 @@ _HOMES = {
     "AsyncPushConsumer": "headrace.client.push",
     "PushOptions": "headrace.client.push_options",
     "PushStatistics": "headrace.client.push_options",
-    "MessageQueue": "headrace.client.queues",
+    "MessageQueue": "headrace.client.push_options",
     "ClientSettings": "headrace.client.settings",
     "JobStanding": "headrace.client.lag",
     "QueueProgress": "headrace.client.lag",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.client._consuming import ProcessQueue
-from headrace.client._following import PullSize, follow
+from headrace.client.groups import PullSize, follow
 from headrace.client.results import PullResult, PullStatus
 from headrace.errors import HeadraceError
 from headrace.protocol.groups import ALL_TAGS, retry_topic, split_tags
@@ -19,7 +19,7 @@ from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.client.pulling import AsyncPullConsumer
-    from headrace.client.queues import MessageQueue
+    from headrace.client.push_options import MessageQueue
     from headrace.protocol.messages import StoredMessage
 
 __all__ = ["QueueIntake", "IntakeLimits"]

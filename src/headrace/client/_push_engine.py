@@ -22,13 +22,12 @@ from headrace.client._consuming import (
     SendBack,
     Workers,
 )
-from headrace.client._following import PullSize
 from headrace.client._intake import IntakeLimits, QueueIntake
 from headrace.client._sharing import Sharing, Start, first_offset
+from headrace.client.groups import PullSize
 from headrace.client.membership import MemberRole, Membership, host_name, new_client_id
 from headrace.client.pulling import AsyncPullConsumer
-from headrace.client.push_options import PushOptions, PushStatistics
-from headrace.client.queues import MessageQueue
+from headrace.client.push_options import MessageQueue, PushOptions, PushStatistics
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.private import owners_folder
 from headrace.protocol.bodies import JsonBody, QueueRef, dumps, loads

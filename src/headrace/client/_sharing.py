@@ -14,7 +14,7 @@ from headrace.watched import OnFailure, watched_task
 if TYPE_CHECKING:
     from headrace.client.membership import Membership
     from headrace.client.pulling import AsyncPullConsumer
-    from headrace.client.queues import MessageQueue
+    from headrace.client.push_options import MessageQueue
     from headrace.client.settings import ClientSettings
 
 __all__ = ["QueueOwner", "Sharing", "Start", "first_offset", "start_offset"]

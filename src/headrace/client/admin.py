@@ -18,7 +18,7 @@ from headrace.client.lag import (
     group_lag,
 )
 from headrace.client.pulling import AsyncPullConsumer, topic_fields, whole_milliseconds
-from headrace.client.queues import MessageQueue
+from headrace.client.push_options import MessageQueue
 from headrace.errors import (
     ConfigurationError,
     NotFoundError,

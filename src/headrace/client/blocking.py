@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headrace.client._listening import Listener
-    from headrace.client.push_options import PushOptions
-    from headrace.client.queues import MessageQueue
+    from headrace.client.push_options import MessageQueue, PushOptions
     from headrace.client.settings import ClientSettings
     from headrace.client.transactions import Check, Transaction
     from headrace.protocol.messages import Message

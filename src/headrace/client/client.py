@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from headrace.client._connection import Session
-from headrace.client.queues import MessageQueue
+from headrace.client.push_options import MessageQueue
 from headrace.client.settings import ClientSettings, parse_addresses
 from headrace.errors import (
     BrokerError,

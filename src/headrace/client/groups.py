@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
-from headrace.client._following import PullSize, follow
 from headrace.client._sharing import Sharing, Start, start_offset
 from headrace.client.membership import MemberRole, Membership, new_client_id
 from headrace.client.pulling import AsyncPullConsumer
@@ -18,13 +17,52 @@ from headrace.errors import ConfigurationError, HeadraceError
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
     from headrace.client.client import AsyncClient
-    from headrace.client.queues import MessageQueue
+    from headrace.client.push_options import MessageQueue
 
-__all__ = ["AsyncGroupConsumer", "GroupOptions", "GroupStatistics"]
+
+# Reading a queue for ever, one pull behind the other.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullSize:
+    """How much each pull asks for, and how long it may wait."""
+
+    max_messages: int
+    max_bytes: int
+    wait: timedelta
+    tags: str = "*"
+
+
+async def follow(
+    puller: AsyncPullConsumer, queue: MessageQueue, offset: int, size: PullSize
+) -> AsyncGenerator[PullResult | HeadraceError, None]:
+    """Give the answers of all pulls from an offset on, empty ones too, and their failures.
+
+    The next pull is sent when the next answer is asked for: who waits with that holds back the
+    broker.
+    """
+    pause = puller.client.settings.retry_backoff_limit.total_seconds()
+    while True:
+        try:
+            result = await puller.pull(
+                queue,
+                offset,
+                max_messages=size.max_messages,
+                max_bytes=size.max_bytes,
+                wait=size.wait,
+                tags=size.tags,
+            )
+        except HeadraceError as error:
+            yield error
+            await asyncio.sleep(pause)
+            continue
+        offset = result.next_offset
+        yield result
+
 
 _log = logging.getLogger("headrace.client")
 _MIB = 1024 * 1024

@@ -26,7 +26,7 @@ from headrace.protocol.groups import (
 
 if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
-    from headrace.client.queues import MessageQueue
+    from headrace.client.push_options import MessageQueue
 
 __all__ = ["MemberRole", "Membership", "host_name", "new_client_id"]
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.client.queues import MessageQueue
+from headrace.client.push_options import MessageQueue
 from headrace.errors import (
     ConfigurationError,
     MessageTooLargeError,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.client.client import AsyncClient
-    from headrace.client.queues import MessageQueue
+    from headrace.client.push_options import MessageQueue
     from headrace.protocol.frames import Command
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headrace.client.client import AsyncClient
-    from headrace.client.queues import MessageQueue
+    from headrace.client.push_options import MessageQueue
     from headrace.protocol.columns import MessageColumns
 
 __all__ = ["AsyncTableReader", "AsyncTableWriter", "TableStatistics"]

@@ -150,7 +150,7 @@ class SourceBatch:
         A column of ``map<string, binary>``, where there is one.
     value_schema, key_schema
         What the columns are; ``None`` says that they have no schema, as in records.
-        :func:`headrace.connect.values.schema_of_arrow` makes one of an Arrow type.
+        :func:`headrace.connect.schema.schema_of_arrow` makes one of an Arrow type.
 
     Examples
     --------

@@ -25,40 +25,19 @@ A value without a schema is data of JSON's shape: dicts are maps then.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SchemaError
 
-__all__ = [
-    "BOOLEAN",
-    "BYTES",
-    "DATE",
-    "DATE_NAME",
-    "DECIMAL_NAME",
-    "FLOAT32",
-    "FLOAT64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "NO_DEFAULT",
-    "STRING",
-    "TIME",
-    "TIMESTAMP",
-    "TIMESTAMP_NAME",
-    "TIME_NAME",
-    "Field",
-    "Schema",
-    "Type",
-    "array",
-    "decimal",
-    "mapping",
-    "struct",
-]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 DECIMAL_NAME = "org.apache.kafka.connect.data.Decimal"
 DATE_NAME = "org.apache.kafka.connect.data.Date"
@@ -299,3 +278,293 @@ def struct(
     """
     made = tuple(Field(one, schema) for one, schema in fields.items())
     return Schema(Type.STRUCT, name=name, version=version, doc=doc, fields=made)
+
+
+# Values beside schemas: does one fit, what schema follows from one, how logical types are kept.
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_DAY = _EPOCH.date().toordinal()
+_BITS = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
+_SIMPLE: dict[Type, tuple[type, ...]] = {
+    Type.FLOAT32: (float, int),
+    Type.FLOAT64: (float, int),
+    Type.STRING: (str,),
+    Type.BYTES: (bytes, bytearray, memoryview),
+}
+_LOGICAL: dict[str, type] = {
+    DATE_NAME: date,
+    TIME_NAME: time,
+    TIMESTAMP_NAME: datetime,
+    DECIMAL_NAME: Decimal,
+}
+
+
+def check(value: Any, schema: Schema, where: str = "value") -> None:
+    """Make sure that a value fits its schema.
+
+    Raises
+    ------
+    SchemaError
+        Naming the path to the part that does not fit, what it is and what it should be.
+
+    Examples
+    --------
+    >>> from headrace.connect.schema import INT32, STRING, struct
+    >>> check({"id": 1, "name": "x"}, struct({"id": INT32, "name": STRING}))
+    >>> check({"id": "1", "name": "x"}, struct({"id": INT32, "name": STRING}))
+    Traceback (most recent call last):
+    headrace.errors.SchemaError: value.id is the str '1', which does not fit int32.
+    """
+    if value is None:
+        # A default stands for a missing value, so the value may be missing.
+        if not schema.optional and not schema.has_default:
+            message = f"{where} is missing, and {schema} is not optional."
+            raise SchemaError(message, hint="Give it a value, or make the schema optional.")
+    elif schema.type is Type.STRUCT:
+        _check_struct(value, schema, where)
+    elif schema.type is Type.ARRAY and isinstance(value, list | tuple):
+        assert schema.items is not None
+        for index, item in enumerate(value):
+            check(item, schema.items, f"{where}[{index}]")
+    elif schema.type is Type.MAP and isinstance(value, Mapping):
+        assert schema.keys is not None
+        assert schema.items is not None
+        for key, item in value.items():
+            check(key, schema.keys, f"a key of {where}")
+            check(item, schema.items, f"{where}[{key!r}]")
+    elif not _fits(value, schema):
+        raise _misfit(value, schema, where)
+
+
+def _check_struct(value: Any, schema: Schema, where: str) -> None:
+    if not isinstance(value, Mapping):
+        raise _misfit(value, schema, where)
+    if extra := [name for name in value if name not in schema.by_name]:
+        message = f"{where} has the field {extra[0]!r}, which {schema} lacks."
+        raise SchemaError(message)
+    for one in schema.fields:
+        check(value.get(one.name), one.schema, f"{where}.{one.name}")
+
+
+def _fits(value: Any, schema: Schema) -> bool:
+    if (logical := _LOGICAL.get(schema.name or "")) is not None:
+        # A datetime is a date for Python, and not for a schema.
+        return isinstance(value, logical) and (
+            logical is not date or not isinstance(value, datetime)
+        )
+    if schema.type is Type.BOOLEAN:
+        return isinstance(value, bool)
+    if (bits := _BITS.get(schema.type)) is not None:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return whole and -(1 << bits - 1) <= value < 1 << bits - 1
+    allowed = _SIMPLE.get(schema.type, ())
+    return isinstance(value, allowed) and not isinstance(value, bool)
+
+
+def _misfit(value: Any, schema: Schema, where: str) -> SchemaError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    message = f"{where} is the {type(value).__name__} {shown}, which does not fit {schema}."
+    return SchemaError(message)
+
+
+def complete(value: Any, schema: Schema) -> Any:
+    """Put defaults in place of what is missing, all the way down.
+
+    >>> from headrace.connect.schema import INT32, struct
+    >>> complete({}, struct({"n": INT32.with_default(7)}))
+    {'n': 7}
+    """
+    if value is None:
+        return schema.default if schema.has_default else None
+    if schema.type is Type.STRUCT:
+        return {one.name: complete(value.get(one.name), one.schema) for one in schema.fields}
+    if schema.type is Type.ARRAY and schema.items is not None:
+        return [complete(item, schema.items) for item in value]
+    if schema.type is Type.MAP and schema.items is not None:
+        return {key: complete(item, schema.items) for key, item in value.items()}
+    return value
+
+
+def infer(value: Any) -> Schema | None:
+    """Give the schema that follows from a value; ``None`` where none does.
+
+    >>> infer(7), infer("x"), infer([1.5]), infer({"a": 1}), infer([1, "x"])
+    (int64, string, array<double>, map<string, int64>, None)
+    """
+    # The order matters: a bool is an int for Python, a datetime a date.
+    for kind, schema in _INFERRED:
+        if isinstance(value, kind):
+            return schema
+    if isinstance(value, Decimal):
+        exponent = value.as_tuple().exponent
+        return decimal(-exponent) if isinstance(exponent, int) and exponent <= 0 else None
+    if isinstance(value, list | tuple):
+        items = _common(value)
+        return None if items is None else array(items)
+    if isinstance(value, Mapping):
+        keys, items = _common(value), _common(value.values())
+        return None if keys is None or items is None else mapping(keys, items)
+    return None
+
+
+_INFERRED: tuple[tuple[type | tuple[type, ...], Schema], ...] = (
+    (bool, BOOLEAN),
+    (int, INT64),
+    (float, FLOAT64),
+    (str, STRING),
+    ((bytes, bytearray, memoryview), BYTES),
+    (datetime, TIMESTAMP),
+    (date, DATE),
+    (time, TIME),
+)
+
+
+def _common(values: Iterable[Any]) -> Schema | None:
+    found = {infer(value) for value in values}
+    return found.pop() if len(found) == 1 else None
+
+
+def schema_of_arrow(kind: pa.DataType) -> Schema:
+    """Give the schema that follows from an Arrow type; what may be null is optional.
+
+    Raises
+    ------
+    SchemaError
+        When no schema has such values.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> schema_of_arrow(pa.struct([pa.field("id", pa.int32(), nullable=False), ("x", pa.date32())]))
+    struct {id: int32, x: int32 org.apache.kafka.connect.data.Date v1?}
+    """
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return schema_of_arrow(kind.value_type)
+    if types.is_decimal(kind) and kind.scale >= 0:
+        return decimal(kind.scale)
+    if types.is_map(kind):
+        return mapping(schema_of_arrow(kind.key_type), _of_field(kind.item_field))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return array(_of_field(kind.value_field))
+    if types.is_struct(kind):
+        return struct({field.name: _of_field(field) for field in kind})
+    for name, schema in _ARROW.items():
+        if getattr(types, f"is_{name}")(kind):
+            return schema
+    message = f"No schema has values of the Arrow type {kind}."
+    raise SchemaError(message, hint="Cast the column to another type first.")
+
+
+def _of_field(field: pa.Field) -> Schema:
+    schema = schema_of_arrow(field.type)
+    return schema.as_optional() if field.nullable else schema
+
+
+# By what the functions of pyarrow.types are called; unsigned numbers need one size more.
+_ARROW: dict[str, Schema] = {
+    "boolean": BOOLEAN,
+    "int8": INT8,
+    "int16": INT16,
+    "uint8": INT16,
+    "int32": INT32,
+    "uint16": INT32,
+    "int64": INT64,
+    "uint32": INT64,
+    "float16": FLOAT32,
+    "float32": FLOAT32,
+    "float64": FLOAT64,
+    "string": STRING,
+    "large_string": STRING,
+    "binary": BYTES,
+    "large_binary": BYTES,
+    "fixed_size_binary": BYTES,
+    "date": DATE,
+    "time": TIME,
+    "timestamp": TIMESTAMP,
+}
+
+
+def to_primitive(value: Any, schema: Schema) -> Any:
+    r"""Write a value of a logical type as its schema's own type; give others back.
+
+    Raises
+    ------
+    SchemaError
+        When a decimal has more digits after the point than its schema.
+
+    Examples
+    --------
+    >>> to_primitive(date(1970, 1, 11), DATE)
+    10
+    >>> to_primitive(Decimal("1.50"), decimal(2))
+    b'\x00\x96'
+    """
+    write = _TO_PRIMITIVE.get(schema.name or "")
+    return value if write is None or value is None else write(value, schema)
+
+
+def from_primitive(value: Any, schema: Schema) -> Any:
+    r"""Read a value of a logical type from its schema's own type; give others back.
+
+    >>> from_primitive(10, DATE)
+    datetime.date(1970, 1, 11)
+    >>> from_primitive(b"\x00\x96", decimal(2))
+    Decimal('1.50')
+    """
+    read = _FROM_PRIMITIVE.get(schema.name or "")
+    return value if read is None or value is None else read(value, schema)
+
+
+def _days(value: date, _: Schema) -> int:
+    return value.toordinal() - _FIRST_DAY
+
+
+def _milliseconds_of_day(value: time, _: Schema) -> int:
+    seconds = (value.hour * 60 + value.minute) * 60 + value.second
+    return seconds * 1000 + value.microsecond // 1000
+
+
+def _milliseconds(value: datetime, schema: Schema) -> int:
+    if value.tzinfo is None:
+        message = f"The time {value} has no zone, which a {schema.name} needs."
+        raise SchemaError(message, hint="Give it one: value.replace(tzinfo=datetime.UTC).")
+    return (value - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _unscaled(value: Decimal, schema: Schema) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int) or -exponent > schema.scale:
+        message = f"The decimal {value} does not fit {schema.scale} digits after the point."
+        raise SchemaError(message, hint="Round it, or give the schema a larger scale.")
+    number = int("".join(map(str, digits)) or "0") * int(10 ** (schema.scale + exponent))
+    number = -number if sign else number
+    # One more bit than the number has, for its sign.
+    length = ((number if number >= 0 else ~number).bit_length() + 8) // 8
+    return number.to_bytes(length, "big", signed=True)
+
+
+def _scaled(value: bytes, schema: Schema) -> Decimal:
+    number = int.from_bytes(value, "big", signed=True)
+    digits = tuple(map(int, str(abs(number))))
+    return Decimal((int(number < 0), digits, -schema.scale))
+
+
+def _time_of_day(value: int, _: Schema) -> time:
+    return (_EPOCH + timedelta(milliseconds=value)).time()
+
+
+_TO_PRIMITIVE: dict[str, Callable[[Any, Schema], Any]] = {
+    DATE_NAME: _days,
+    TIME_NAME: _milliseconds_of_day,
+    TIMESTAMP_NAME: _milliseconds,
+    DECIMAL_NAME: _unscaled,
+}
+_FROM_PRIMITIVE: dict[str, Callable[[Any, Schema], Any]] = {
+    DATE_NAME: lambda value, _: date.fromordinal(_FIRST_DAY + value),
+    TIME_NAME: _time_of_day,
+    TIMESTAMP_NAME: lambda value, _: _EPOCH + timedelta(milliseconds=value),
+    DECIMAL_NAME: _scaled,
+}

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from headrace.errors import ProtocolError
 from headrace.protocol.allocation import java_hash
 from headrace.protocol.codes import SysFlag
+from headrace.protocol.columns import property_column
 from headrace.protocol.ids import Host, pack_host
 from headrace.protocol.layout import (
     HEAD,
@@ -23,7 +24,6 @@ from headrace.protocol.layout import (
     slices,
 )
 from headrace.protocol.properties import TAGS, decode_properties
-from headrace.protocol.property_columns import property_column
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer

@@ -66,7 +66,7 @@ class BlockKind(IntEnum):
     FAILURE = 4
     #: Event-time watermarks of a source queue.
     WATERMARKS = 5
-    #: A run of tuples between components: see :mod:`headrace.runtime.bolts.frames`.
+    #: A run of tuples between components: see :mod:`headrace.runtime.bolts.bolts`.
     TUPLES = 6
 
 

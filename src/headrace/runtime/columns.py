@@ -12,7 +12,7 @@ from headrace.columns.functions import evaluate, exploded, filtered
 from headrace.columns.schema import column_of
 from headrace.errors import HeadraceError, UserCodeError
 from headrace.runtime.processors import Processor
-from headrace.runtime.user_code.calls import without_bad
+from headrace.runtime.user_code import without_bad
 from headrace.topology.operators.columns import GroupBy, Select, Where, WindowRows
 from headrace.topology.windowed import WINDOW_END, WINDOW_START
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.columns.schema import Schema
     from headrace.runtime.chunk import Chunk
-    from headrace.runtime.user_code.calls import Locator
+    from headrace.runtime.user_code import Locator
     from headrace.topology.operators.core import Operator
 
 __all__ = [

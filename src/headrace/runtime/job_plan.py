@@ -22,7 +22,7 @@ from headrace.runtime.commit.transactions import sender
 from headrace.runtime.sources.patterns import PatternTopics
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.interface import StorePlace
-from headrace.serdes.signed import SECRET_BYTES
+from headrace.serdes.base import SECRET_BYTES
 from headrace.topology.names import journal_topic, state_topic
 from headrace.topology.operators.core import MessageSource, Sink, Source
 

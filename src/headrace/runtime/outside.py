@@ -19,7 +19,7 @@ from headrace.keys import (
     key_properties,
     keys_from_columns,
 )
-from headrace.protocol.property_columns import property_column, rows_with_others
+from headrace.protocol.columns import property_column, rows_with_others
 from headrace.protocol.transactions import Position
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.commit.transactions import QueueMessages

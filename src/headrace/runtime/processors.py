@@ -17,9 +17,7 @@ from headrace.errors import SerializationError
 from headrace.keys import encode_keys, partitions_of
 from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.chunk import NEVER, Chunk, Int64s
-from headrace.runtime.user_code.calls import Locator, UserFunction
-from headrace.runtime.user_code.errors import salvaged
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import Locator, UserFunction, salvaged, writing
 from headrace.topology.operators.core import (
     Filter,
     FlatMap,

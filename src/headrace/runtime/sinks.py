@@ -21,9 +21,7 @@ from headrace.keys import (
 )
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.commit.transactions import QueueMessages
-from headrace.runtime.user_code.calls import Locator, UserFunction
-from headrace.runtime.user_code.errors import salvaged
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import Locator, UserFunction, salvaged, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

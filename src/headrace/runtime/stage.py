@@ -18,8 +18,8 @@ from headrace.runtime.aggregates.columns import COLUMNS
 from headrace.runtime.aggregates.running import AggregateProcessor
 from headrace.runtime.batches.cutting import BatchSinkWriter
 from headrace.runtime.blocks import Block, BlockKind, Rows
-from headrace.runtime.bolts.frames import TupleFrame, unpack_frames
-from headrace.runtime.bolts.registry import BOLTS
+from headrace.runtime.bolts.bolts import TupleFrame, unpack_frames
+from headrace.runtime.bolts.spouts import BOLTS
 from headrace.runtime.chunk import NEVER, Chunk, Int64s
 from headrace.runtime.commit.transactions import QueueMessages
 from headrace.runtime.event_time.timestamps import SelectTimestampProcessor
@@ -30,13 +30,7 @@ from headrace.runtime.outside import OUTSIDE, FeedWriter
 from headrace.runtime.processors import STATELESS, Edge, Processor, ProcessorContext, RecordEdge
 from headrace.runtime.sinks import SinkWriter
 from headrace.runtime.sources.messages import SourceReader
-from headrace.runtime.user_code.calls import (
-    Locator,
-    RecordCalls,
-    UserFunction,
-    call_all,
-    without_bad,
-)
+from headrace.runtime.user_code import Locator, RecordCalls, UserFunction, call_all, without_bad
 from headrace.runtime.windows import WINDOWS
 from headrace.topology.operators.batches import BatchSink
 from headrace.topology.operators.core import (

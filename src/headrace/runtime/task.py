@@ -35,8 +35,7 @@ from headrace.runtime.sinks import state_messages
 from headrace.runtime.stage import StageRunner, watermark_messages
 from headrace.runtime.standing import RESTORE_TIME, RESTORED
 from headrace.runtime.state.store import CopiedStore, StateCopies
-from headrace.runtime.user_code.errors import RecordErrors
-from headrace.runtime.user_code.failures import describe_failure
+from headrace.runtime.user_code import RecordErrors, describe_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Chunk
     from headrace.runtime.commit.transactions import Attempt, QueueMessages, StageWriter
     from headrace.runtime.state.interface import StateStore
-    from headrace.runtime.user_code.errors import Finder, Original
+    from headrace.runtime.user_code import Finder, Original
     from headrace.topology import StagePlan
     from headrace.topology.operators.core import Operator
 

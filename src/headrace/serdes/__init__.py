@@ -22,7 +22,7 @@ from headrace.serdes._documents import (
     TypedJsonSerde,
     json_of,
 )
-from headrace.serdes.base import Serde
+from headrace.serdes.base import PickleSerde, Serde, StateSerde
 from headrace.serdes.inference import (
     BytesSerde,
     FloatSerde,
@@ -56,7 +56,6 @@ from headrace.serdes.registry import (
     protobuf,
     registered,
 )
-from headrace.serdes.signed import PickleSerde, StateSerde
 
 __all__ = [
     "AvroSerde",

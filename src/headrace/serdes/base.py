@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hmac
+import pickle
+import secrets
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import pyarrow as pa
+
+from headrace.encoding import decode, encode_exact, encode_exact_many
+from headrace.errors import DeserializationError, SerializationError
 
 if TYPE_CHECKING:
     from headrace.columns.schema import Schema
 
-__all__ = ["Serde", "wrong_type"]
 
 T = TypeVar("T")
 
@@ -87,3 +95,217 @@ def wrong_type(serde: Serde[Any], value: object, expected: str) -> TypeError:
     return TypeError(
         f"serdes.{serde!r} writes {expected}, not {type(value).__qualname__}: {value!r:.100}"
     )
+
+
+# Pickles under a signature: what somebody else wrote is never opened.
+#
+# To read a pickle is to run what its writer wants.  Topics can be written by whoever may send to
+# them, so bytes from outside are opened only where they carry an HMAC under a secret that the job
+# alone has (SHA-256, :rfc:`2104`, cut to 16 bytes)::
+#
+#     "P"   16 bytes of HMAC   the pickle
+#
+# A serde does not know which job it will belong to.  It takes the secret along when it travels to a
+# worker with the job (:func:`travelling_with`); until then it uses one that ends with the process.
+
+#: Bytes of a secret that is made; one that is given has at least half as many.
+SECRET_BYTES: Final = 32
+
+#: No plain data begins so.
+_TAG = b"P"
+_MAC = 16
+_BEGIN = len(_TAG) + _MAC
+#: For what stays in this process, as in a ``TopologyTestDriver``.
+_own = secrets.token_bytes(SECRET_BYTES)
+_given: ContextVar[Callable[[], bytes] | None] = ContextVar("headrace_secret", default=None)
+
+
+@contextmanager
+def travelling_with(secret: Callable[[], bytes]) -> Iterator[None]:
+    """Have serdes of pickles use a job's secret, and those that are pickled meanwhile keep it.
+
+    Parameters
+    ----------
+    secret
+        Gives it; called only where a serde needs one.
+    """
+    token = _given.set(secret)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+class _Signing(Serde[Any]):
+    """Writes and reads pickles under a secret: its own, the job's, or the process's."""
+
+    _secret: bytes | None = None
+
+    @property
+    def hint(self) -> type[object]:
+        return object
+
+    def _kept(self) -> bytes | None:
+        """Give the secret that goes along with this serde; None: there is no job yet."""
+        if self._secret is None and (given := _given.get()):
+            return given()
+        return self._secret
+
+    def _signed(self, value: Any) -> bytes:
+        data = pickle.dumps(value, protocol=5)
+        return b"".join((_TAG, self._mac(data), data))
+
+    def _opened(self, data: bytes) -> Any:
+        body = memoryview(data)[_BEGIN:]
+        if data[:1] != _TAG or not hmac.compare_digest(data[1:_BEGIN], self._mac(body)):
+            raise DeserializationError(
+                f"{len(data):,} bytes that should be a pickle were not signed by this job: they"
+                f" were not opened ({data[:20]!r})",
+                hint="somebody else wrote them, or this job did under another secret: give all that"
+                " write and read them the same one (the setting pickle_secret)",
+            )
+        return pickle.loads(body)  # noqa: S301 - this job has signed it
+
+    def _mac(self, data: bytes | memoryview) -> bytes:
+        return hmac.digest(self._kept() or _own, data, "sha256")[:_MAC]
+
+
+class PickleSerde(_Signing):
+    """Pickles of any Python object, signed; never chosen by default.
+
+    What carries no signature under the job's secret is not opened: it is a record that cannot be
+    read.  A class that is renamed makes what is stored unreadable.
+
+    Parameters
+    ----------
+    secret
+        Key of the signatures, at least 16 bytes; default: the job's own, and outside of jobs one
+        that ends with the process.
+
+    Examples
+    --------
+    >>> from headrace import serdes
+    >>> serdes.pickle.deserialize(serdes.pickle.serialize(1 + 2j))
+    (1+2j)
+    >>> import pickle
+    >>> serdes.pickle.deserialize(pickle.dumps(1 + 2j))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    headrace.errors.DeserializationError: ...
+    """
+
+    name: ClassVar[str] = "pickle"
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        self._secret = None if secret is None else checked_secret(secret)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._kept(),)
+
+    def serialize(self, value: Any) -> bytes:
+        """Return the pickle of a value behind its signature."""
+        return self._signed(value)
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the value of a pickle that carries the right signature.
+
+        Raises
+        ------
+        DeserializationError
+            It carries none, or another one.
+        """
+        return self._opened(data)
+
+
+class StateSerde(_Signing):
+    """Plain data as ``plain`` writes it, and of anything else a signed pickle where that is asked for.
+
+    What tasks of spouts and bolts keep: a state of plain data can be read without its program.
+
+    Parameters
+    ----------
+    pickles
+        Whether a value that is no plain data is pickled; else it is refused.
+    secret
+        As for :class:`PickleSerde`.
+
+    Examples
+    --------
+    >>> serde = StateSerde(pickles=True)
+    >>> serde.serialize("be"), serde.deserialize(serde.serialize(1 + 2j))
+    (b'sbe', (1+2j))
+    """
+
+    name: ClassVar[str] = "state"
+
+    def __init__(self, *, pickles: bool = False, secret: bytes | None = None) -> None:
+        self._pickles = pickles
+        self._secret = secret
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _state_serde, (self._pickles, self._kept() if self._pickles else self._secret)
+
+    def serialize(self, value: Any) -> bytes:
+        """Return the bytes of a value.
+
+        Raises
+        ------
+        SerializationError
+            It is no plain data, and nobody has asked for pickles.
+        """
+        try:
+            return encode_exact(value)
+        except SerializationError as error:
+            if self._pickles:
+                return self._signed(value)
+            raise SerializationError(error.message, hint=_HINT) from error
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the value that was written.
+
+        Raises
+        ------
+        DeserializationError
+            The bytes are no plain data, or a pickle that must not be opened.
+        """
+        if data[:1] != _TAG:
+            return decode(data)
+        if self._pickles:
+            return self._opened(data)
+        raise DeserializationError(
+            f"a pickle of {len(data):,} bytes is not opened: this topology has not asked for any",
+            hint=_HINT,
+        )
+
+    def serialize_many(self, values: list[Any]) -> pa.BinaryArray:
+        """Write many values."""
+        try:
+            return pa.array(encode_exact_many(values), pa.binary())
+        except SerializationError:
+            return super().serialize_many(values)
+
+
+_HINT = (
+    "keep and emit plain data, or let what is none be pickled, under a secret of the job:"
+    " TransactionTopologyBuilder(name, {'topology.fall.back.on.pickle': True})"
+)
+
+
+def _state_serde(pickles: bool, secret: bytes | None) -> StateSerde:  # noqa: FBT001 - a pickle gives no keywords
+    return StateSerde(pickles=pickles, secret=secret)
+
+
+def checked_secret(secret: bytes) -> bytes:
+    """Refuse a secret that could be guessed.
+
+    Raises
+    ------
+    SerializationError
+        It has less than 16 bytes.
+    """
+    if len(secret) < SECRET_BYTES // 2:
+        raise SerializationError(
+            f"a secret of {len(secret)} bytes could be guessed",
+            hint=f"give at least {SECRET_BYTES // 2}: python -c 'import secrets;"
+            " print(secrets.token_hex())'",
+        )
+    return secret

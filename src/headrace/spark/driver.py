@@ -31,7 +31,7 @@ from headrace.runtime.standing import IN, OUT
 from headrace.runtime.state.steps import settled_record
 from headrace.runtime.supervision import FailureRecord, RetryPolicy, after_failure, given_up
 from headrace.runtime.time_limit import hanging_line, patience, read_traces
-from headrace.runtime.user_code.failures import raise_failure
+from headrace.runtime.user_code import raise_failure
 from headrace.spark.causes import TaskWatch
 from headrace.spark.dead_session import end_session, forget_dead_session
 from headrace.spark.session import checkpoint_folder, get_session, log_file

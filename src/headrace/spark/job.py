@@ -14,8 +14,7 @@ from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
 from headrace.runtime.commit.drivers import Lease, free_from_the_dead
 from headrace.runtime.planning import owes_batch
 from headrace.runtime.standing import LagReader
-from headrace.runtime.state.claims import claimed
-from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.home import StateHome, claimed
 from headrace.runtime.state.local import restoring
 from headrace.runtime.state.views import StateView
 from headrace.settings import JobSettings

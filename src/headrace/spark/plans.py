@@ -26,7 +26,7 @@ from pyspark import cloudpickle
 
 from headrace.errors import HeadraceError, TopologyError, UnsafeFileError, WorkerMismatchError
 from headrace.runtime.job_plan import JobPlan
-from headrace.serdes.signed import travelling_with
+from headrace.serdes.base import travelling_with
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -47,7 +47,7 @@ from headrace.runtime.planning import (
 from headrace.runtime.sources.starts import are_held, held_offsets
 from headrace.runtime.sources.task import run_source
 from headrace.runtime.task import guarded
-from headrace.runtime.user_code.failures import describe_failure
+from headrace.runtime.user_code import describe_failure
 from headrace.spark.causes import read_failure
 from headrace.spark.dead_session import session_is_ours
 from headrace.spark.worker import RemoteFinder, connection, end_of_task, limited, make_task

@@ -18,9 +18,7 @@ from headrace.client import Admin
 from headrace.errors import HeadraceError
 from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.commit.drivers import DriverName, Lease
-from headrace.runtime.state.claims import claimed
-from headrace.runtime.state.following import StateFollower
-from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.home import StateFollower, StateHome, claimed
 from headrace.spark.cluster import is_cluster
 from headrace.spark.session import checkpoint_folder, get_session
 from headrace.spark.source import ROW_SCHEMA, job_frame, rows_of

@@ -24,7 +24,7 @@ from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.task import RuntimeContext as RuntimeContext
 from headrace.runtime.task import Task
 from headrace.runtime.time_limit import patience, time_limit, traced
-from headrace.runtime.user_code.errors import Original
+from headrace.runtime.user_code import Original
 from headrace.spark.plans import unpickle_plan
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.runtime.control import Control
     from headrace.runtime.job_plan import JobConnection, JobPlan
     from headrace.runtime.marks import Marks
-    from headrace.runtime.user_code.errors import Finder
+    from headrace.runtime.user_code import Finder
     from headrace.spark.plans import PlanHandle
 
 __all__ = ["RemoteFinder", "connection", "end_of_task", "limited", "make_task"]

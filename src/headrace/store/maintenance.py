@@ -13,9 +13,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.store.compacting import Compactor
 from headrace.store.compaction import StoreClock
 from headrace.store.log import GoneError, Segment
+from headrace.store.reput import Compactor
 from headrace.store.state import read_state
 from headrace.watched import OnFailure, watched_thread
 

@@ -36,12 +36,11 @@ from headrace.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import StagedBatch
-    from headrace.store.compacting import CompactorStatistics
     from headrace.store.compaction import CompactionReport
     from headrace.store.index import QueueKey
     from headrace.store.maintenance import ExpiryReport
     from headrace.store.recovery import RecoveryReport
-    from headrace.store.reput import ReputStatistics
+    from headrace.store.reput import CompactorStatistics, ReputStatistics
     from headrace.store.staging import StageKey
     from headrace.store.writer import OnAppend
 

@@ -24,7 +24,7 @@ from headrace.connect.data.process import (
     TaskCopy,
 )
 from headrace.connect.data.settings import EngineSettings
-from headrace.connect.hosts.terms import Terms
+from headrace.connect.hosts.life import Terms
 
 UNIT = TaskCopy("orders", 0, 7)
 

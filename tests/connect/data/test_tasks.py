@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.connect.data.plane import QueryTask
 from headrace.connect.data.process import Command, StartQuery, StopQuery
-from headrace.connect.data.tasks import QueryTask
 from headrace.connect.worker.launching import HostEvent, HostSpec, Listens
 
 pytestmark = pytest.mark.anyio

@@ -17,9 +17,8 @@ import pytest
 
 from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.hosts import TaskChannel
-from headrace.connect.hosts.channel import PolledBatch
+from headrace.connect.hosts.channel import PolledBatch, Serving, connect, receive, send
 from headrace.connect.hosts.launcher import ProcessLauncher
-from headrace.connect.hosts.serving import Serving, connect, receive, send
 from headrace.connect.records import Queue
 from headrace.connect.worker import Counted, Failed, HostSpec, Listens, Started, Stopped
 from headrace.errors import HostGoneError, ProcessingError

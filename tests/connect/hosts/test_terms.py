@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.connect.connectors.file import FileSinkConnector, FileSourceConnector
-from headrace.connect.hosts.terms import Terms
+from headrace.connect.hosts.life import Terms
 from headrace.connect.plugins.validation import read_config
 from headrace.errors import ConnectorConfigError
 

@@ -15,8 +15,7 @@ from headrace.client import Admin, Client, Message, MessageQueue, Producer, Pull
 from headrace.errors import OffsetExpiredError, SettingsError, TopicNotFoundError
 from headrace.spark.rocketmq.options import Reading, ReadOptions, read_options
 from headrace.spark.rocketmq.positions import offsets_from_json, offsets_to_json
-from headrace.spark.rocketmq.ranges import ReadRange
-from headrace.spark.rocketmq.source import BatchPlanner, StreamPlanner
+from headrace.spark.rocketmq.source import BatchPlanner, ReadRange, StreamPlanner
 from tests.clusters import Cluster
 
 MakeTopic = Callable[..., str]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client import MessageQueue
-from headrace.spark.rocketmq.ranges import ReadRange, share_out, split_ranges
+from headrace.spark.rocketmq.source import ReadRange, share_out, split_ranges
 
 sizes = st.lists(st.integers(0, 10_000_000), max_size=20)
 

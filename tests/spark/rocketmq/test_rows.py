@@ -17,8 +17,7 @@ from headrace.protocol.properties import encode_properties
 from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import CommitRecord
 from headrace.spark.rocketmq.options import ClusterOptions
-from headrace.spark.rocketmq.ranges import ReadRange
-from headrace.spark.rocketmq.source import arrow_schema, read_schema
+from headrace.spark.rocketmq.source import ReadRange, arrow_schema, read_schema
 from headrace.spark.rocketmq.writer import RangeReader, record_batch
 from tests.clusters import Cluster
 

@@ -28,7 +28,7 @@ from headrace.runtime.task import Task
 from headrace.runtime.testing import job
 from headrace.runtime.testing.job import SourceQueues
 from headrace.runtime.testing.topics import Sent
-from headrace.runtime.user_code.errors import Finder, Original
+from headrace.runtime.user_code import Finder, Original
 from headrace.topology import Topology
 
 __all__ = ["brokers_below", "without_brokers"]

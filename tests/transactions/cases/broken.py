@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.runtime.bolts.tasks import StatefulTasks
+from headrace.runtime.bolts.states import StatefulTasks
 from headrace.runtime.state import local as copies
 from tests.transactions.cases.case import On
 from tests.transactions.cases.workload import BATCH

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.handlers import (
-    brokers,
-    clients,
-    jobs,
-    messages,
-    pull,
-    replication,
-    send,
-    topics,
-)
+from headrace.broker.handlers import brokers, clients, jobs, pull, replication, send, topics
 
 if TYPE_CHECKING:
     from headrace.broker.server import Handler
@@ -27,7 +18,7 @@ _FAMILIES = (
     topics,
     jobs,
     clients,
-    messages,
+    send,
     pull,
     topics,
     pull,
@@ -38,7 +29,7 @@ _FAMILIES = (
     send,
     clients,
     topics,
-    messages,
+    send,
 )
 
 HANDLERS: dict[int, Handler] = {

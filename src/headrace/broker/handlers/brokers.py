@@ -12,7 +12,6 @@ from headrace.broker.naming.registry import BrokerPlace, Registration
 from headrace.errors import InvalidParameterError, TopicNotFoundError
 from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
-from headrace.protocol.registration import body_checksum, read_registration
 from headrace.protocol.routes import (
     BrokerData,
     ClusterInfo,
@@ -21,6 +20,8 @@ from headrace.protocol.routes import (
     TopicConfig,
     TopicList,
     TopicRoute,
+    body_checksum,
+    read_registration,
 )
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import msgspec
 
 from headrace.broker.replication.follower import changed, own_stamp
 from headrace.broker.replication.promotion import fence, promote
-from headrace.broker.replication.replicas import SessionLease
-from headrace.broker.replication.state import Role
+from headrace.broker.replication.replicas import Role, SessionLease
 from headrace.errors import (
     BrokerBusyError,
     FencedError,

@@ -15,20 +15,22 @@ from headrace.broker.network.admission import check_batch, check_new_topic
 from headrace.broker.requests import failure
 from headrace.broker.rewriting import SendHeader, is_special, rewritten
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX
-from headrace.errors import InvalidParameterError, MessageRejectedError, NotReplicatedError
+from headrace.broker.transactions.book import Outcome
+from headrace.broker.transactions.service import HalfMessageEnd
+from headrace.errors import (
+    InvalidParameterError,
+    MessageRejectedError,
+    NotFoundError,
+    NotReplicatedError,
+)
 from headrace.protocol.attributes import CLEANUP_POLICY
-from headrace.protocol.codes import RequestCode
+from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
 from headrace.protocol.columns import decode_columns
 from headrace.protocol.ids import UniqueKeys
-from headrace.protocol.properties import (
-    KEYS,
-    MAX_PROPERTIES,
-    UNIQ_KEY,
-    WAIT,
-    decode_properties,
-)
+from headrace.protocol.properties import KEYS, MAX_PROPERTIES, UNIQ_KEY, WAIT, decode_properties
 from headrace.protocol.records import RecordFields, Records, batch_to_records, encode_record
 from headrace.store import QueueAppend
+from headrace.store.keys import KeyQuery
 
 if TYPE_CHECKING:
     from headrace.broker.appends import AppendOutcome
@@ -36,10 +38,70 @@ if TYPE_CHECKING:
     from headrace.broker.requests import Request
     from headrace.broker.static_topics import LogicalQueue
     from headrace.errors import StoreError
-    from headrace.protocol.frames import Buffer
+    from headrace.protocol.frames import Buffer, Command
     from headrace.protocol.routes import TopicConfig
 
-__all__ = ["HANDLERS"]
+
+# Requests of tools for single messages: by id and by key.
+
+# Requests of producers about their transactions.
+
+_OUTCOMES = {
+    int(SysFlag.COMMITTED): Outcome.COMMITTED,
+    int(SysFlag.ROLLED_BACK): Outcome.ROLLED_BACK,
+}
+
+
+async def end_transaction(core: Core, request: Request) -> Command:
+    """Deliver a half message, or drop it; a producer that does not know is asked again."""
+    outcome = _OUTCOMES.get(request.number("commitOrRollback"))
+    if outcome is not None:
+        ending = HalfMessageEnd(
+            request.text("producerGroup"),
+            request.number("tranStateTableOffset"),
+            request.number("commitLogOffset"),
+            outcome,
+            request.flag("fromTransactionCheck"),
+            request.command.ext.get("topic"),
+        )
+        await core.transactions.end(ending)
+    return request.reply()
+
+
+_MOST_MATCHES = 64
+
+
+def view_message(core: Core, request: Request) -> Command:
+    """Give the message at a position of the commit log."""
+    try:
+        record = core.store.read_at(request.number("offset"))
+    except NotFoundError as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+    return request.reply(body=record)
+
+
+async def query_message(core: Core, request: Request) -> Command:
+    """Find messages of a topic by a word of their keys or by their unique id, the newest first."""
+    topic = request.text("topic")
+    core.topics.get(topic)
+    query = KeyQuery(
+        topic=topic,
+        word=request.text("key"),
+        unique=request.flag("_UNIQUE_KEY_QUERY"),
+        begin=request.number("beginTimestamp"),
+        end=request.number("endTimestamp"),
+        limit=max(1, min(request.number("maxNum"), _MOST_MATCHES)),
+    )
+    found = await core.in_thread(core.store.keys.find, query)
+    if not found:
+        remark = "can not find message, maybe time range not correct"
+        return request.reply(ResponseCode.QUERY_NOT_FOUND, remark)
+    ext = {
+        "indexLastUpdateTimestamp": str(core.now()),
+        "indexLastUpdatePhyoffset": str(core.store.statistics().end),
+    }
+    return request.reply(ext=ext, body=b"".join(found))
+
 
 _LETTERS = {
     "topic": "b",
@@ -302,8 +364,12 @@ def _require_keys(topic: str, records: Records) -> None:
 
 _send_letters = partial(_send, _LETTERS)
 
+
 HANDLERS = {
     RequestCode.SEND_MESSAGE: partial(_send, _NAMES),
     RequestCode.SEND_MESSAGE_V2: _send_letters,
     RequestCode.SEND_BATCH_MESSAGE: _send_letters,
+    RequestCode.VIEW_MESSAGE_BY_ID: view_message,
+    RequestCode.QUERY_MESSAGE: query_message,
+    RequestCode.END_TRANSACTION: end_transaction,
 }

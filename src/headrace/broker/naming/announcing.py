@@ -8,13 +8,12 @@ import itertools
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.broker.replication.state import Role
+from headrace.broker.replication.replicas import Role
 from headrace.errors import HeadraceError, SettingsError, broker_error
 from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command, FrameBuffer, encode
-from headrace.protocol.registration import body_checksum
-from headrace.protocol.routes import DataVersion, RegisterBroker, TopicConfigTable
+from headrace.protocol.routes import DataVersion, RegisterBroker, TopicConfigTable, body_checksum
 from headrace.protocol.signing import sign
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from headrace.broker.handlers.jobs import restore_jobs
 from headrace.broker.keeping import compact_all
 from headrace.broker.replication.follower import FollowerTask
 from headrace.broker.replication.remote import Remote
-from headrace.broker.replication.state import Role
+from headrace.broker.replication.replicas import Role
 from headrace.errors import FencedError, HeadraceError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.replication import (

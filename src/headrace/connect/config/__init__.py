@@ -13,8 +13,8 @@ from headrace.connect.config.checks import (
     not_empty,
     one_of,
 )
-from headrace.connect.config.config import Config
 from headrace.connect.config.declaration import (
+    Config,
     ConfigDeclaration,
     ConfigKey,
     ConfigProblem,

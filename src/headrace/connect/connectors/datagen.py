@@ -26,7 +26,7 @@ from headrace.connect import (
     key,
     one_of,
 )
-from headrace.connect.values import schema_of_arrow
+from headrace.connect.schema import schema_of_arrow
 from headrace.errors import ConnectorConfigError
 
 # Chance that depends on the row's number alone.

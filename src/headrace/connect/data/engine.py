@@ -53,7 +53,7 @@ from headrace.errors import (
     TaskFailedError,
 )
 from headrace.spark.session import get_session
-from headrace.spark.turns import Turns
+from headrace.spark.ticks import Turns
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.connect.data.process import EngineEvent, StartQuery, TaskCopy
     from headrace.connect.data.settings import EngineSettings
     from headrace.protocol.transactions import CommitRecord, Position
-    from headrace.spark.turns import Turns
+    from headrace.spark.ticks import Turns
     from headrace.topology import Operator
 
 

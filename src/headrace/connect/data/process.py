@@ -17,8 +17,8 @@ from uuid import uuid4
 import msgspec
 
 from headrace.connect.hosts.keeper import cut_log, open_log
+from headrace.connect.hosts.life import Terms
 from headrace.connect.hosts.processes import Family
-from headrace.connect.hosts.terms import Terms
 from headrace.connect.levels import LevelsToCome
 from headrace.connect.worker.launching import Figures
 from headrace.errors import EngineAwayError, JobFailedError

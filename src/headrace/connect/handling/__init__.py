@@ -13,9 +13,13 @@ from headrace.connect.handling.failures import (
 )
 from headrace.connect.handling.links import TransformLink
 from headrace.connect.handling.retrying import (
+    METRICS,
     Again,
+    Counters,
     ErrorPolicy,
     GiveUp,
+    HandlingStage,
+    HandlingStatistics,
     Patience,
     Retrying,
     Tries,
@@ -23,7 +27,6 @@ from headrace.connect.handling.retrying import (
 )
 from headrace.connect.handling.sink_chain import SinkChain, takes_columns
 from headrace.connect.handling.source_chain import Encoded, SourceChain, sink_chain, source_chain
-from headrace.connect.handling.stages import METRICS, Counters, HandlingStage, HandlingStatistics
 
 __all__ = [
     "METRICS",

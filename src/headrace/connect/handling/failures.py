@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from headrace.connect.columns import SOURCE_SCHEMA
 from headrace.connect.handling.conversion import RowRef, SinkRow
-from headrace.connect.handling.retrying import Retrying
-from headrace.connect.handling.stages import Counters, HandlingStage
+from headrace.connect.handling.retrying import Counters, HandlingStage, Retrying
 
 if TYPE_CHECKING:
     from headrace.connect.config import Masking

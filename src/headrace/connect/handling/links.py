@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.connect.handling.failures import Handling, Skipped
-from headrace.connect.handling.stages import HandlingStage
+from headrace.connect.handling.retrying import HandlingStage
 from headrace.connect.records import SinkRecord, SourceRecord
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from headrace.connect.columns import PACKED
 from headrace.connect.handling.conversion import RowRef, SinkRow, queue_runs
 from headrace.connect.handling.failures import Handling, Skipped, rows_of
 from headrace.connect.handling.links import TransformLink, transformed
-from headrace.connect.handling.retrying import is_retriable
-from headrace.connect.handling.stages import HandlingStage
+from headrace.connect.handling.retrying import HandlingStage, is_retriable
 from headrace.connect.plugins import SinkTask
 from headrace.connect.records import Header, Queue, SinkBatch, SinkRecord
 from headrace.protocol.compression import readable

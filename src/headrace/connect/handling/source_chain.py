@@ -16,9 +16,8 @@ from headrace.connect.config.chain import links as read_links
 from headrace.connect.handling.conversion import Converters
 from headrace.connect.handling.failures import Handling, Skipped
 from headrace.connect.handling.links import TransformLink, transformed
-from headrace.connect.handling.retrying import ErrorPolicy
+from headrace.connect.handling.retrying import ErrorPolicy, HandlingStage
 from headrace.connect.handling.sink_chain import SinkChain
-from headrace.connect.handling.stages import HandlingStage
 from headrace.connect.plugins.catalog import Catalog
 from headrace.connect.records import Position, SourceBatch, SourceRecord
 from headrace.errors import ConnectorConfigError, HeadraceError, ProcessingError

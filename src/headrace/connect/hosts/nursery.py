@@ -18,12 +18,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from headrace.connect.hosts.holes import fill_holes
 from headrace.connect.hosts.keeper import Order, SharedLease, keep
 from headrace.connect.hosts.processes import (
     adopt_orphans,
     children,
     end_descendants,
+    fill_holes,
     has_ended,
     reap,
 )

@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.connect.handling import SinkChain, sink_chain, takes_columns
+from headrace.connect.hosts.channel import Answer, RequestRefused, Serving
 from headrace.connect.hosts.contexts import HostedSinkTask, catalog, connector_of
-from headrace.connect.hosts.life import Life, RunningUnit
+from headrace.connect.hosts.life import Life, RunningUnit, Terms
 from headrace.connect.hosts.places import NextOffsets
-from headrace.connect.hosts.serving import Answer, RequestRefused, Serving
-from headrace.connect.hosts.terms import Terms
 from headrace.connect.records import Queue
 
 if TYPE_CHECKING:

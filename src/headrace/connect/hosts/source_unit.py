@@ -17,15 +17,14 @@ import pyarrow.compute as pc
 
 from headrace.connect.columns import SOURCE_SCHEMA
 from headrace.connect.handling import SourceChain, source_chain
+from headrace.connect.hosts.channel import Answer, RequestRefused, Serving
 from headrace.connect.hosts.contexts import (
     CommittedPositions,
     HostedSourceTask,
     catalog,
     connector_of,
 )
-from headrace.connect.hosts.life import Life, RunningUnit
-from headrace.connect.hosts.serving import Answer, RequestRefused, Serving
-from headrace.connect.hosts.terms import Terms
+from headrace.connect.hosts.life import Life, RunningUnit, Terms
 from headrace.connect.records import Position, SourceBatch, position_key
 
 if TYPE_CHECKING:

@@ -38,8 +38,7 @@ from headrace.connect.lifecycle.phases import (
     Target,
     kafka_state,
 )
-from headrace.connect.lifecycle.transition import transition
-from headrace.connect.lifecycle.units import Rung, UnitState, UnitTimeouts
+from headrace.connect.lifecycle.transition import Rung, UnitState, UnitTimeouts, transition
 
 __all__ = [
     "Action",

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from headrace.connect.lifecycle import ladder
-from headrace.connect.lifecycle.actions import Action, AskStop, Launch, RecordState, Refuse, Release
+from headrace.connect.lifecycle.actions import (
+    Action,
+    AskStop,
+    Cancel,
+    Kill,
+    Launch,
+    RecordState,
+    Refuse,
+    Release,
+)
 from headrace.connect.lifecycle.events import (
     CancelDone,
     Cause,
@@ -31,7 +39,137 @@ from headrace.connect.lifecycle.events import (
     Waits,
 )
 from headrace.connect.lifecycle.phases import Ending, Phase, StopStep
-from headrace.connect.lifecycle.units import Rung, UnitState, UnitTimeouts
+
+if TYPE_CHECKING:
+    from headrace.connect.naming import UnitId
+
+
+# One copy of a connector or task, as the worker sees it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitTimeouts:
+    """How long each thing may take, in seconds."""
+
+    #: From the launch until ``start()`` has returned.
+    start: float = 180.0
+    #: After it was asked to stop, until its query is cancelled.
+    ask: float = 5.0
+    #: After that, until its process is killed.
+    cancel: float = 3.0
+    #: After that, until it is killed again.
+    kill: float = 3.0
+    #: So many failed probes in a row make Error.
+    probes: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A step of the ladder that was taken."""
+
+    step: StopStep
+    #: When, in seconds of the events' clock.
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitState:
+    """The state of one copy; it changes by `transition` only.
+
+    Examples
+    --------
+    >>> from headrace.connect.naming import UnitId
+    >>> unit = Unit(id=UnitId("orders", 0, 7))
+    >>> unit.phase, unit.gone
+    (<Phase.NEW: 'NEW'>, False)
+    """
+
+    id: UnitId
+    phase: Phase = Phase.NEW
+    #: When the phase began.
+    since: float = 0.0
+    #: When a `Tick` is next needed; None: not before something else happens.
+    due: float | None = None
+    #: Rungs taken so far; the last one may be GONE.
+    rungs: tuple[Rung, ...] = ()
+    #: It was asked to stop.
+    stop_asked: bool = False
+    #: ``start()`` has returned.
+    started: bool = False
+    #: ``stop()`` has returned.
+    stopped: bool = False
+    cause: Cause | None = None
+    #: It had to be killed.
+    forced: bool = False
+    ending: Ending | None = None
+    #: Nothing of it lives any more: a successor may start.
+    gone: bool = False
+    #: What it waits for outside, while it runs as far as it can; empty: nothing.
+    waits_for: str = ""
+    #: Failed probes in a row.
+    probes_failed: int = 0
+
+    @property
+    def step(self) -> StopStep | None:
+        """The rung of the ladder that it stands on; None: it is not asked to end."""
+        return self.rungs[-1].step if self.rungs else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process may be there."""
+        return self.phase is not Phase.NEW and not self.gone
+
+
+# The stop ladder: ask, cancel, kill, each with a deadline of its own.
+
+Outcome = tuple[UnitState, tuple[Action, ...]]
+
+
+def begin(unit: UnitState, at: float, limits: UnitTimeouts) -> Outcome:
+    """Take the first rung, unless one has been taken: ask.
+
+    A start that nobody wants any more gets as long as a stop.
+    """
+    if unit.step is not None:
+        return unit, ()
+    return _take(unit, StopStep.ASK, at, limits.ask), (AskStop(),)
+
+
+def climb(unit: UnitState, at: float, limits: UnitTimeouts) -> Outcome:
+    """Take the next rung, as the time of the present one is over."""
+    if unit.step is StopStep.ASK:
+        return _take(unit, StopStep.CANCEL, at, limits.cancel), (Cancel(),)
+    if unit.step is StopStep.CANCEL:
+        return _kill(unit, at, limits)
+    return replace(unit, due=at + limits.kill), (Kill(),)
+
+
+def force(unit: UnitState, at: float, limits: UnitTimeouts) -> Outcome:
+    """Kill at once, whatever rung it stands on."""
+    if unit.step is StopStep.KILL:
+        return unit, ()
+    killed, actions = _kill(unit, at, limits)
+    return killed, actions if unit.step is StopStep.CANCEL else (Cancel(), *actions)
+
+
+def leave(unit: UnitState, at: float, limits: UnitTimeouts) -> UnitState:
+    """Shorten the wait: ``stop()`` has returned, so the process has only to go."""
+    if unit.step is StopStep.KILL:
+        return unit
+    if unit.step is None:
+        return _take(unit, StopStep.ASK, at, limits.cancel)
+    assert unit.due is not None
+    return replace(unit, due=min(unit.due, at + limits.cancel))
+
+
+def _kill(unit: UnitState, at: float, limits: UnitTimeouts) -> Outcome:
+    unit = replace(_take(unit, StopStep.KILL, at, limits.kill), forced=True)
+    return unit, (Kill(),)
+
+
+def _take(unit: UnitState, step: StopStep, at: float, time: float) -> UnitState:
+    return replace(unit, rungs=(*unit.rungs, Rung(step, at)), due=at + time)
+
 
 # How a copy ended, and why.
 
@@ -96,8 +234,6 @@ def _before_what(unit: UnitState) -> str:
         return "before stop() returned"
     return "while it was running"
 
-
-Outcome = tuple[UnitState, tuple[Action, ...]]
 
 #: The phases that may follow each; nothing else ever does.
 LEGAL: dict[Phase, frozenset[Phase]] = {
@@ -181,7 +317,7 @@ def _failed(unit: UnitState, cause: Cause, at: float, limits: UnitTimeouts) -> O
     if unit.phase is Phase.ERROR:
         return unit, ()
     unit = _enter(replace(unit, ending=Ending.RAISED), Phase.ERROR, at, due=unit.due)
-    asked, actions = ladder.begin(unit, at, limits)
+    asked, actions = begin(unit, at, limits)
     return asked, (_record(unit), *actions)
 
 
@@ -195,7 +331,7 @@ def _stop_asked(unit: UnitState, event: StopAsked, limits: UnitTimeouts) -> Outc
     if unit.phase is Phase.RUNNING:
         unit = _enter(unit, Phase.STOPPING, event.at, due=None)
         recorded = (_record(unit),)
-    step = ladder.force if event.force else ladder.begin
+    step = force if event.force else begin
     unit, actions = step(unit, event.at, limits)
     return unit, recorded + actions
 
@@ -208,7 +344,7 @@ def _host_stopped(unit: UnitState, event: HostStopped, limits: UnitTimeouts) -> 
     if unit.phase is Phase.RUNNING:
         unit = _enter(unit, Phase.STOPPING, event.at, due=None)
         recorded = (_record(unit),)
-    return ladder.leave(unit, event.at, limits), recorded
+    return leave(unit, event.at, limits), recorded
 
 
 def _host_exited(unit: UnitState, event: HostExited, _: UnitTimeouts) -> Outcome:
@@ -225,8 +361,8 @@ def _tick(unit: UnitState, event: Tick, limits: UnitTimeouts) -> Outcome:
         return unit, ()
     if unit.step is None:
         late = f"start() of {unit.id.what} did not return in time: it may take {limits.start:g} s"
-        return ladder.begin(blame(unit, Cause(late)), event.at, limits)
-    return ladder.climb(unit, event.at, limits)
+        return begin(blame(unit, Cause(late)), event.at, limits)
+    return climb(unit, event.at, limits)
 
 
 def _cancel_done(unit: UnitState, _event: CancelDone, _limits: UnitTimeouts) -> Outcome:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.connect.config.chain import Link, converter_links, links
 from headrace.connect.config.common import Role, common_keys, common_problems, normal
-from headrace.connect.config.config import Config
-from headrace.connect.config.declaration import ConfigDeclaration, ConfigProblem, declare
+from headrace.connect.config.declaration import Config, ConfigDeclaration, ConfigProblem, declare
 from headrace.connect.config.providers import resolve
 from headrace.connect.plugins.connectors import Connector, SinkConnector, SourceConnector
 from headrace.connect.plugins.definitions import Section, answer, definitions

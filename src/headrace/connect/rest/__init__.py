@@ -1,7 +1,7 @@
 """Kafka Connect's REST API over a worker."""
 
 from headrace.connect.rest.app import make_app
-from headrace.connect.rest.openapi import description, page
+from headrace.connect.rest.calls import description, page
 from headrace.connect.rest.operations import OPERATIONS, Operation, Parameter
 from headrace.connect.rest.server import RestServer
 

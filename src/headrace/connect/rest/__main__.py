@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from headrace.connect.rest.openapi import description, page
+from headrace.connect.rest.calls import description, page
 from headrace.connect.rest.operations import OPERATIONS
 
 __all__: list[str] = []

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import quote
 
-from headrace.connect.rest import admin, connectors, plugins
+from headrace.connect.lifecycle import Target
+from headrace.connect.rest.bodies import config_of, create_body, level_of, offsets_of, patch_of
 from headrace.connect.rest.calls import Answer, RestCall
 from headrace.connect.worker.reporting import (
     ConnectorInfo,
@@ -20,7 +22,222 @@ from headrace.connect.worker.reporting import (
     WorkerInfo,
 )
 
-__all__ = ["OPERATIONS", "Handler", "Operation", "Parameter"]
+# Handlers about the worker itself: who it is, how it is, what it runs, what it logs.
+
+_HEALTH = {"healthy": 200, "starting": 503, "stopping": 503}
+
+
+async def root(call: RestCall) -> Answer:
+    """Who answers."""
+    return Answer(value=call.connect.cluster())
+
+
+async def health(call: RestCall) -> Answer:
+    """Whether the worker can do its work."""
+    found = call.connect.health()
+    return Answer(status=_HEALTH.get(found.status, 500), value=found)
+
+
+async def life(call: RestCall) -> Answer:
+    """Whether the worker goes on: one that does not must be started again."""
+    found = call.connect.life()
+    return Answer(status=200 if found.status == "alive" else 500, value=found)
+
+
+async def readiness(call: RestCall) -> Answer:
+    """Whether the worker takes requests and runs what is its own; what is not there yet."""
+    found = call.connect.readiness()
+    return Answer(status=200 if found.status == "healthy" else 503, value=found)
+
+
+async def tasks(call: RestCall) -> Answer:
+    """Every copy of a connector or task on this worker, in full."""
+    return Answer(value=call.connect.units())
+
+
+async def config_log(call: RestCall) -> Answer:
+    """The config log key by key, with what is deleted."""
+    return Answer(value=call.connect.config_log(call.request.query_params.get("key")))
+
+
+async def list_loggers(call: RestCall) -> Answer:
+    """The loggers of the worker, and those of plugins whose level was set."""
+    return Answer(value=call.connect.loggers.levels())
+
+
+async def get_logger(call: RestCall) -> Answer:
+    """The level of a logger."""
+    return Answer(value=call.connect.loggers.level(call.path("logger")))
+
+
+async def set_logger(call: RestCall) -> Answer:
+    """Set the level of a logger and of all below it, here or on every worker."""
+    scope = call.choices("scope", "worker", "cluster")
+    name, level = call.path("logger"), level_of(await call.object())
+    if "cluster" not in scope:
+        return Answer(value=call.connect.loggers.set(name, level))
+    await call.connect.set_level(name, level)
+    return Answer(status=204)
+
+
+# Handlers of ``/connectors``.
+
+
+async def list_all(call: RestCall) -> Answer:
+    """Names of all connectors; with ``expand`` also what each is to do and how it is doing."""
+    connect = call.connect
+    expand = call.choices("expand", "info", "status")
+    names = connect.names()
+    if not expand:
+        return Answer(value=names)
+    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for name, parts in found.items():
+        if "status" in expand:
+            parts["status"] = connect.status(name)
+        if "info" in expand:
+            parts["info"] = connect.info(name)
+    return Answer(value=found)
+
+
+async def create(call: RestCall) -> Answer:
+    """Make a connector."""
+    body = create_body(await call.object())
+    return _created(await call.connect.create(body.name, body.config, target=body.target))
+
+
+async def get(call: RestCall) -> Answer:
+    """What a connector is to do."""
+    return Answer(value=call.connect.info(call.connector))
+
+
+async def delete(call: RestCall) -> Answer:
+    """Delete a connector and stop its tasks; where it was is forgotten, unless it is to be kept."""
+    await call.connect.delete(
+        call.connector, force=call.flag("force"), keep_offsets=call.flag("keepOffsets")
+    )
+    return Answer(status=204)
+
+
+async def get_config(call: RestCall) -> Answer:
+    """The config of a connector."""
+    return Answer(value=call.connect.info(call.connector).config)
+
+
+async def put_config(call: RestCall) -> Answer:
+    """Replace the config of a connector, or make one."""
+    config = config_of(await call.object())
+    info, created = await call.connect.put_config(call.connector, config)
+    return _created(info) if created else Answer(value=info)
+
+
+async def patch_config(call: RestCall) -> Answer:
+    """Change some keys of a config; null takes a key out."""
+    patch = patch_of(await call.object())
+    return Answer(value=await call.connect.patch_config(call.connector, patch))
+
+
+async def get_status(call: RestCall) -> Answer:
+    """How a connector and its tasks are doing."""
+    return Answer(value=call.connect.status(call.connector))
+
+
+async def get_tasks(call: RestCall) -> Answer:
+    """The tasks of a connector with their configs."""
+    return Answer(value=call.connect.tasks(call.connector))
+
+
+async def get_task_status(call: RestCall) -> Answer:
+    """How a task is doing."""
+    return Answer(value=call.connect.task_status(call.connector, call.task))
+
+
+async def restart_task(call: RestCall) -> Answer:
+    """Start a new copy of a task."""
+    await call.connect.restart_task(call.connector, call.task, force=call.flag("force"))
+    return Answer(status=204)
+
+
+async def restart(call: RestCall) -> Answer:
+    """Start a new copy of a connector, and of its tasks where that is asked."""
+    tasks, failed = call.flag("includeTasks"), call.flag("onlyFailed")
+    status = await call.connect.restart(
+        call.connector, include_tasks=tasks, only_failed=failed, force=call.flag("force")
+    )
+    return Answer(status=202, value=status) if tasks or failed else Answer(status=204)
+
+
+async def pause(call: RestCall) -> Answer:
+    """Let a connector rest; its tasks keep their resources."""
+    await call.connect.set_target(call.connector, Target.PAUSED)
+    return Answer(status=202)
+
+
+async def resume(call: RestCall) -> Answer:
+    """Let a connector go on that is paused or stopped."""
+    await call.connect.set_target(call.connector, Target.RUNNING)
+    return Answer(status=202)
+
+
+async def stop(call: RestCall) -> Answer:
+    """Stop a connector and its tasks; config and offsets stay."""
+    await call.connect.set_target(call.connector, Target.STOPPED, force=call.flag("force"))
+    return Answer(status=204)
+
+
+async def get_offsets(call: RestCall) -> Answer:
+    """Where a connector is in what it reads."""
+    return Answer(value={"offsets": await call.connect.offsets(call.connector)})
+
+
+async def alter_offsets(call: RestCall) -> Answer:
+    """Set where a stopped connector goes on."""
+    entries = offsets_of(await call.object())
+    return Answer(value={"message": await call.connect.alter_offsets(call.connector, entries)})
+
+
+async def reset_offsets(call: RestCall) -> Answer:
+    """Have a stopped connector begin anew."""
+    return Answer(value={"message": await call.connect.reset_offsets(call.connector)})
+
+
+async def get_topics(call: RestCall) -> Answer:
+    """Topics that a connector has used."""
+    return Answer(
+        value={call.connector: {"topics": call.connect.topics(call.connector)}},
+    )
+
+
+async def reset_topics(call: RestCall) -> Answer:
+    """Forget the topics that a connector has used."""
+    await call.connect.reset_topics(call.connector)
+    return Answer(status=202)
+
+
+def _created(info: ConnectorInfo) -> Answer:
+    headers = {"Location": f"/connectors/{quote(info.name, safe='')}"}
+    return Answer(status=201, value=info, headers=headers)
+
+
+# Handlers of ``/connector-plugins``.
+
+
+async def list_all_of_plugins(call: RestCall) -> Answer:
+    """Connectors that can be made; with ``connectorsOnly=false`` all other plugins too."""
+    given = call.request.query_params.get("connectorsOnly")
+    connectors_only = given is None or call.flag("connectorsOnly")
+    return Answer(value=await call.connect.plugins(connectors_only=connectors_only))
+
+
+async def describe(call: RestCall) -> Answer:
+    """The config keys of a plugin."""
+    return Answer(value=await call.connect.describe(call.path("plugin")))
+
+
+async def validate(call: RestCall) -> Answer:
+    """Check a config without making a connector."""
+    config = config_of(await call.object())
+    return Answer(value=await call.connect.validate(call.path("plugin"), config))
+
 
 Handler = Callable[[RestCall], Awaitable[Answer]]
 """Answers a request."""
@@ -135,14 +352,14 @@ _PLUGIN = "/connector-plugins/{plugin}"
 
 #: The API, in the order of its description.
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(method="GET", path="/", handle=admin.root, value=WorkerInfo),
-    Operation(method="GET", path="/health", handle=admin.health, value=Health, also=(500, 503)),
-    Operation(method="GET", path="/livez", handle=admin.life, value=Health, also=(500,)),
-    Operation(method="GET", path="/readyz", handle=admin.readiness, value=Health, also=(503,)),
+    Operation(method="GET", path="/", handle=root, value=WorkerInfo),
+    Operation(method="GET", path="/health", handle=health, value=Health, also=(500, 503)),
+    Operation(method="GET", path="/livez", handle=life, value=Health, also=(500,)),
+    Operation(method="GET", path="/readyz", handle=readiness, value=Health, also=(503,)),
     Operation(
         method="GET",
         path="/connectors",
-        handle=connectors.list_all,
+        handle=list_all,
         value=list[str] | dict[str, dict[str, Any]],
         query=(_EXPAND,),
         errors=(400, 503),
@@ -150,19 +367,17 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="POST",
         path="/connectors",
-        handle=connectors.create,
+        handle=create,
         status=201,
         value=ConnectorInfo,
         body=_CREATE,
         errors=(400, 409, 413, 415, 500, 503),
     ),
-    Operation(
-        method="GET", path=_ONE, handle=connectors.get, value=ConnectorInfo, errors=(404, 503)
-    ),
+    Operation(method="GET", path=_ONE, handle=get, value=ConnectorInfo, errors=(404, 503)),
     Operation(
         method="DELETE",
         path=_ONE,
-        handle=connectors.delete,
+        handle=delete,
         status=204,
         query=(_FORCE, _KEEP),
         errors=(400, 404, 503),
@@ -170,14 +385,14 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET",
         path=f"{_ONE}/config",
-        handle=connectors.get_config,
+        handle=get_config,
         value=dict[str, str],
         errors=(404, 503),
     ),
     Operation(
         method="PUT",
         path=f"{_ONE}/config",
-        handle=connectors.put_config,
+        handle=put_config,
         value=ConnectorInfo,
         body=_CONFIG,
         also=(201,),
@@ -186,7 +401,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="PATCH",
         path=f"{_ONE}/config",
-        handle=connectors.patch_config,
+        handle=patch_config,
         value=ConnectorInfo,
         body=_PATCH,
         errors=(400, 404, 409, 413, 415, 500, 503),
@@ -194,14 +409,14 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET",
         path=f"{_ONE}/status",
-        handle=connectors.get_status,
+        handle=get_status,
         value=ConnectorStatus,
         errors=(404, 503),
     ),
     Operation(
         method="POST",
         path=f"{_ONE}/restart",
-        handle=connectors.restart,
+        handle=restart,
         status=204,
         value=ConnectorStatus,
         query=(_TASKS, _FAILED, _FORCE),
@@ -211,21 +426,21 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="PUT",
         path=f"{_ONE}/pause",
-        handle=connectors.pause,
+        handle=pause,
         status=202,
         errors=(404, 503),
     ),
     Operation(
         method="PUT",
         path=f"{_ONE}/resume",
-        handle=connectors.resume,
+        handle=resume,
         status=202,
         errors=(404, 503),
     ),
     Operation(
         method="PUT",
         path=f"{_ONE}/stop",
-        handle=connectors.stop,
+        handle=stop,
         status=204,
         query=(_FORCE,),
         errors=(400, 404, 503),
@@ -233,21 +448,21 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET",
         path=f"{_ONE}/tasks",
-        handle=connectors.get_tasks,
+        handle=get_tasks,
         value=list[TaskInfo],
         errors=(404, 503),
     ),
     Operation(
         method="GET",
         path=f"{_TASK}/status",
-        handle=connectors.get_task_status,
+        handle=get_task_status,
         value=TaskStatus,
         errors=(404, 503),
     ),
     Operation(
         method="POST",
         path=f"{_TASK}/restart",
-        handle=connectors.restart_task,
+        handle=restart_task,
         status=204,
         query=(_FORCE,),
         errors=(400, 404, 409, 503),
@@ -255,14 +470,14 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET",
         path=f"{_ONE}/offsets",
-        handle=connectors.get_offsets,
+        handle=get_offsets,
         value=dict[str, Any],
         errors=(404, 503),
     ),
     Operation(
         method="PATCH",
         path=f"{_ONE}/offsets",
-        handle=connectors.alter_offsets,
+        handle=alter_offsets,
         value=dict[str, str],
         body=_OFFSETS,
         errors=(400, 404, 409, 413, 415, 500, 503),
@@ -270,28 +485,28 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="DELETE",
         path=f"{_ONE}/offsets",
-        handle=connectors.reset_offsets,
+        handle=reset_offsets,
         value=dict[str, str],
         errors=(400, 404, 409, 500, 503),
     ),
     Operation(
         method="GET",
         path=f"{_ONE}/topics",
-        handle=connectors.get_topics,
+        handle=get_topics,
         value=dict[str, Any],
         errors=(404, 503),
     ),
     Operation(
         method="PUT",
         path=f"{_ONE}/topics/reset",
-        handle=connectors.reset_topics,
+        handle=reset_topics,
         status=202,
         errors=(404, 503),
     ),
     Operation(
         method="GET",
         path="/connector-plugins",
-        handle=plugins.list_all,
+        handle=list_all_of_plugins,
         value=list[PluginInfo],
         query=(_CONNECTORS,),
         errors=(400, 500),
@@ -299,38 +514,38 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET",
         path=f"{_PLUGIN}/config",
-        handle=plugins.describe,
+        handle=describe,
         value=list[dict[str, Any]],
         errors=(404, 500),
     ),
     Operation(
         method="PUT",
         path=f"{_PLUGIN}/config/validate",
-        handle=plugins.validate,
+        handle=validate,
         value=dict[str, Any],
         body=_CHECKED,
         errors=(400, 404, 413, 415, 500),
     ),
-    Operation(method="GET", path="/admin/tasks", handle=admin.tasks, value=list[UnitReport]),
+    Operation(method="GET", path="/admin/tasks", handle=tasks, value=list[UnitReport]),
     Operation(
         method="GET",
         path="/admin/config-log",
-        handle=admin.config_log,
+        handle=config_log,
         value=list[LogEntry],
         query=(_KEY,),
     ),
-    Operation(method="GET", path="/admin/loggers", handle=admin.list_loggers, value=dict[str, Any]),
+    Operation(method="GET", path="/admin/loggers", handle=list_loggers, value=dict[str, Any]),
     Operation(
         method="GET",
         path="/admin/loggers/{logger}",
-        handle=admin.get_logger,
+        handle=get_logger,
         value=dict[str, Any],
         errors=(404,),
     ),
     Operation(
         method="PUT",
         path="/admin/loggers/{logger}",
-        handle=admin.set_logger,
+        handle=set_logger,
         value=list[str],
         body=_LEVEL,
         query=(_SCOPE,),

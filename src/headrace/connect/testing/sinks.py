@@ -22,8 +22,8 @@ from headrace.connect.records import (
     SourceRecord,
     position_key,
 )
+from headrace.connect.schema import check
 from headrace.connect.testing.contexts import KitOffsets, KitSinkContext, KitSourceContext, TaskKit
-from headrace.connect.values import check
 from headrace.errors import SchemaError
 
 if TYPE_CHECKING:

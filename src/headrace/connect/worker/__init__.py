@@ -32,12 +32,11 @@ from headrace.connect.worker.launching import (
     Unhealthy,
     WaitsFor,
 )
-from headrace.connect.worker.periodic import (
-    Periodic,
-)
 from headrace.connect.worker.planning import (
     PassPlan,
+    Periodic,
     StopCopy,
+    WorkerStatistics,
     plan,
 )
 from headrace.connect.worker.reporting import (
@@ -52,7 +51,6 @@ from headrace.connect.worker.reporting import (
 from headrace.connect.worker.settings import (
     WorkerSettings,
 )
-from headrace.connect.worker.statistics import WorkerStatistics
 from headrace.connect.worker.worker import (
     Worker,
 )

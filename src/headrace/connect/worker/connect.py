@@ -29,6 +29,7 @@ from headrace.connect.worker.reporting import (
     OffsetEntry,
     PluginInfo,
     Reporter,
+    RestartPlan,
     TaskInfo,
     TaskRef,
     TaskStatus,
@@ -36,7 +37,6 @@ from headrace.connect.worker.reporting import (
     WorkerInfo,
 )
 from headrace.connect.worker.requests import decide, new_request
-from headrace.connect.worker.restarts import RestartPlan
 from headrace.errors import (
     ConnectConflictError,
     ConnectorExistsError,

@@ -16,8 +16,8 @@ from headrace.connect.log import Rejected, RungTaken, StatusSet
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
-    from headrace.connect.worker.copies import UnitCopy
     from headrace.connect.worker.following import LogFollower
+    from headrace.connect.worker.launching import UnitCopy
 
 __all__ = ["Outbox"]
 

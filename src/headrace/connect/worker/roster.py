@@ -5,20 +5,166 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
 
-from headrace.connect.lifecycle import Phase, RecordState
+import msgspec
+
+from headrace.connect.lifecycle import Cause, Phase, RecordState
+from headrace.connect.log import ClusterView, Outcome, Record, TasksPut, TasksWanted
+from headrace.connect.naming import UnitId
+from headrace.connect.worker.requests import new_request
+from headrace.connect.worker.settings import most_tasks
+from headrace.errors import HeadraceError, MessageTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import KeysView
 
-    from headrace.connect.naming import UnitId
-    from headrace.connect.worker.copies import UnitCopy
+    from headrace.connect.log import ConnectorEntry
+    from headrace.connect.worker.launching import Host, UnitCopy
 
-__all__ = ["Roster"]
+
+# Asking connectors for their tasks: once per config, and whenever they want it anew.
 
 logger = logging.getLogger(__name__)
+
+
+class Asker(Protocol):
+    """Who needs the answers: the worker."""
+
+    @property
+    def view(self) -> ClusterView:
+        """What is decided."""
+
+    async def append(self, record: Record) -> Outcome:
+        """Put an answer into the log."""
+
+    def host_of(self, unit: UnitId) -> Host | None:
+        """Give the process of a connector that runs here."""
+
+    def fail(self, unit: UnitId, cause: Cause) -> None:
+        """Note that a connector could not say what its tasks are."""
+
+    def wakeup(self) -> None:
+        """Look again what is to be done."""
+
+
+class TaskQuestions:
+    """Asks connectors that run here for their tasks, none of them twice at a time.
+
+    Parameters
+    ----------
+    asker
+        Who needs the answers.
+    patience
+        Seconds that a connector may take to answer: one that takes longer has failed.
+    """
+
+    def __init__(self, asker: Asker, patience: float) -> None:
+        self._asker = asker
+        self._patience = patience
+        #: Connectors that want their tasks made anew, which the log does not say yet.
+        self._wanted: set[str] = set()
+        self._tasks: dict[tuple[str, str], asyncio.Task[bool]] = {}
+
+    def want(self, connector: str) -> None:
+        """Note for all workers that a connector or task wants the tasks made anew."""
+        self._wanted.add(connector)
+        self._start("want", connector)
+
+    def ask(self, due: Collection[str]) -> None:
+        """Ask the connectors that are due, and note what could not be noted before."""
+        for name in list(self._wanted):
+            self._start("want", name)
+        for name in due:
+            self._start("ask", name)
+
+    async def stop(self) -> None:
+        """Wait for no answer any more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, what: str, name: str) -> None:
+        key = what, name
+        if key not in self._tasks:
+            work = self._ask(name) if what == "ask" else self._want(name)
+            self._tasks[key] = asyncio.get_running_loop().create_task(work)
+            self._tasks[key].add_done_callback(lambda task: self._done(key, task))
+
+    def _done(self, key: tuple[str, str], task: asyncio.Task[bool]) -> None:
+        del self._tasks[key]
+        if not task.cancelled() and task.result():
+            self._asker.wakeup()
+
+    async def _want(self, name: str) -> bool:
+        while name in self._wanted:
+            self._wanted.discard(name)
+            if not await self._appended(TasksWanted(name=name)):
+                self._wanted.add(name)
+                break
+        return False  # who reads it in the log looks again
+
+    async def _ask(self, name: str) -> bool:
+        """Ask a connector; tell whether there is more to do now."""
+        view = self._asker.view
+        entry = view.connector(name)
+        unit = UnitId(name, None, 0 if entry is None else entry.generation)
+        host = self._asker.host_of(unit)
+        if entry is None or host is None:
+            return False
+        found = await self._answer(host, entry)
+        if found is None:
+            return False  # what ends is told of by its own states
+        if isinstance(found, Cause):
+            self._asker.fail(unit, found)
+            return True
+        record = TasksPut(
+            request=new_request(),
+            name=name,
+            config_version=entry.version,
+            configs=found,
+            asked=view.position,
+        )
+        try:
+            return await self._appended(record)
+        except MessageTooLargeError as error:
+            self._asker.fail(unit, Cause(error.message))
+            return True
+
+    async def _answer(
+        self, host: Host, entry: ConnectorEntry
+    ) -> list[dict[str, str]] | Cause | None:
+        about = f"task_configs() of connector '{entry.name}'"
+        asking = asyncio.ensure_future(host.task_configs(most_tasks(entry.config)))
+        try:
+            while not (await asyncio.wait([asking], timeout=self._patience))[0]:
+                # What waits for something outside says so, and has its own patience.
+                if not host.waits_for:
+                    late = f"{about} did not return in time: it may take {self._patience:g} s"
+                    return Cause(late)
+            answer = asking.result()
+        finally:
+            asking.cancel()
+        if answer is None or answer.failure is not None:
+            return None if answer is None else answer.failure
+        try:
+            return msgspec.convert(answer.value, list[dict[str, str]])
+        except msgspec.ValidationError as error:
+            return Cause(f"{about} gave something else: {error}")
+
+    async def _appended(self, record: Record) -> bool:
+        """Put something into the log; where it cannot be written now, a later pass tries again."""
+        try:
+            await self._asker.append(record)
+        except MessageTooLargeError:
+            raise
+        except HeadraceError as error:
+            logger.warning("%s is not written: %s", type(record).__name__, error)
+            return False
+        return True
+
 
 _ENDED = 500
 

@@ -25,9 +25,7 @@ from headrace.connect.log import (
     RestartAsked,
     TopicUsed,
 )
-from headrace.connect.worker.asking import TaskQuestions
 from headrace.connect.worker.catalog import PluginInspector
-from headrace.connect.worker.copies import Remark, UnitCopy
 from headrace.connect.worker.following import LogFollower
 from headrace.connect.worker.forgetting import Forgetting
 from headrace.connect.worker.launching import (
@@ -36,18 +34,17 @@ from headrace.connect.worker.launching import (
     Launcher,
     OutsideChanged,
     ReconfigureAsked,
+    Remark,
+    UnitCopy,
 )
 from headrace.connect.worker.lease import JoinAgain, Tenure, WorkerRights
 from headrace.connect.worker.loggers import Loggers
 from headrace.connect.worker.outbox import Outbox
-from headrace.connect.worker.periodic import Periodic
-from headrace.connect.worker.planning import PassPlan, may_start, plan
-from headrace.connect.worker.reporting import Startup
+from headrace.connect.worker.planning import PassPlan, Periodic, WorkerStatistics, may_start, plan
+from headrace.connect.worker.reporting import AutoRestarts, Startup
 from headrace.connect.worker.requests import new_request
-from headrace.connect.worker.restarts import AutoRestarts
-from headrace.connect.worker.roster import Roster
+from headrace.connect.worker.roster import Roster, TaskQuestions
 from headrace.connect.worker.settings import MEMORY_KEY, WorkerSettings, limits_of, memory_of
-from headrace.connect.worker.statistics import WorkerStatistics
 from headrace.errors import ConnectNotFoundError, WorkerStoppingError
 
 if TYPE_CHECKING:

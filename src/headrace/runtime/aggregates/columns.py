@@ -24,13 +24,13 @@ from headrace.runtime.columns import (
 )
 from headrace.runtime.processors import CombinedEdge, Edge, Processor, ProcessorContext
 from headrace.runtime.state.layouts import PlainLayout
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import writing
 from headrace.topology import add_numbers
 from headrace.topology.operators.columns import AggregateColumns, GroupBy, Select, Where, WindowRows
 
 if TYPE_CHECKING:
     from headrace.runtime.state.interface import StateStore
-    from headrace.runtime.user_code.calls import Locator
+    from headrace.runtime.user_code import Locator
     from headrace.topology.operators.core import Operator
 
 __all__ = ["COLUMNS", "AggregateColumnsProcessor", "ColumnCombiner"]

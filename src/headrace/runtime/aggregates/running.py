@@ -17,19 +17,17 @@ from headrace.keys import decode_keys, encode_keys
 from headrace.runtime.aggregates.algebra import ABSENT
 from headrace.runtime.aggregates.algebras import algebra_of
 from headrace.runtime.blocks import Rows
-from headrace.runtime.chunk import Chunk, Int64s
-from headrace.runtime.keyless import skip_keyless
+from headrace.runtime.chunk import Chunk, Int64s, skip_keyless
 from headrace.runtime.processors import CombinedEdge, Edge, Processor, ProcessorContext, RecordEdge
 from headrace.runtime.state.layouts import PlainLayout
-from headrace.runtime.user_code.calls import UserFunction, without_bad
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import UserFunction, without_bad, writing
 from headrace.topology.operators.core import Aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.runtime.state.interface import StateStore
-    from headrace.runtime.user_code.calls import Locator
+    from headrace.runtime.user_code import Locator
     from headrace.topology.aggregations import Aggregation
     from headrace.topology.operators.core import Operator
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from headrace.client import MessageQueue, PullConsumer
 from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
-from headrace.protocol.property_columns import property_column
+from headrace.protocol.columns import property_column
 from headrace.runtime.batches.cutting import BATCH, Tags
 from headrace.runtime.sources.messages import ranged, user_properties
 from headrace.topology.low_level import BatchRecords, Record

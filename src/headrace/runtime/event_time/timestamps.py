@@ -12,7 +12,7 @@ import numpy as np
 from headrace.runtime.event_time.silence import milliseconds
 from headrace.runtime.low_level import cells
 from headrace.runtime.processors import Processor, ProcessorContext
-from headrace.runtime.user_code.calls import UserFunction
+from headrace.runtime.user_code import UserFunction
 from headrace.topology.operators.core import SelectTimestamp
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import writing
 
 if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s

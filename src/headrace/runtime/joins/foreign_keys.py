@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.keys import decode_key, encode_keys
-from headrace.runtime.chunk import Chunk
+from headrace.runtime.chunk import Chunk, count_keyless
 from headrace.runtime.joins.sessions import ReferenceLayout, ReferringLayout, place
 from headrace.runtime.joins.sides import NO_KEY, PAIR, Arrivals, merged_sides
 from headrace.runtime.joins.tables import over_pairs, over_present
-from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
-from headrace.runtime.user_code.calls import UserFunction
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import UserFunction, writing
 from headrace.topology.operators.tables import ALONE, ForeignKeyJoin, ForeignKeyRequests, Joined
 
 if TYPE_CHECKING:

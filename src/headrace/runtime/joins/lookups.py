@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from headrace.keys import encode_keys
-from headrace.runtime.chunk import Chunk
+from headrace.runtime.chunk import Chunk, count_keyless
 from headrace.runtime.joins.foreign_keys import (
     ForeignKeyJoinProcessor,
     ForeignKeyRequestsProcessor,
@@ -26,11 +26,9 @@ from headrace.runtime.joins.tables import (
     TableJoinProcessor,
 )
 from headrace.runtime.joins.windows import WindowJoinProcessor
-from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor, RecordEdge
 from headrace.runtime.state.layouts import RowLayout
-from headrace.runtime.user_code.calls import UserFunction
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import UserFunction, writing
 from headrace.topology.operators.tables import (
     FilterTable,
     ForeignKeyJoin,

@@ -30,7 +30,7 @@ from headrace.runtime.state.layouts import (
     waiting,
 )
 from headrace.runtime.state.timers import Timers
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import writing
 from headrace.topology.operators.tables import SessionJoin
 
 if TYPE_CHECKING:

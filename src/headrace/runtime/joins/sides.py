@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from headrace.keys import encode_keys
-from headrace.runtime.chunk import Chunk, Int64s
-from headrace.runtime.keyless import count_keyless
+from headrace.runtime.chunk import Chunk, Int64s, count_keyless
 from headrace.runtime.processors import Processor
 from headrace.runtime.state.layouts import BucketLayout, StateLayout
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import writing
 from headrace.topology.operators.tables import TimedJoin
 
 if TYPE_CHECKING:

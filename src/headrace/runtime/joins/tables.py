@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.runtime.chunk import Chunk
+from headrace.runtime.chunk import Chunk, count_keyless
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Arrivals, Meetings, merged_sides
-from headrace.runtime.keyless import count_keyless
 from headrace.runtime.processors import Processor
 from headrace.runtime.state.layouts import LatestLayout, RowLayout
-from headrace.runtime.user_code.calls import UserFunction
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import UserFunction, writing
 from headrace.topology.operators.tables import (
     FilterTable,
     KeepTable,

@@ -11,7 +11,7 @@ from headrace.keys import decode_key
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.joins.buckets import Buckets, WaitingRecord
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings, TimedJoinProcessor
-from headrace.runtime.windows.assigning import Assigned, assign
+from headrace.runtime.windows.combining import Assigned, assign
 from headrace.topology.operators.tables import WindowJoin
 from headrace.topology.windowed import WINDOW_END, WINDOW_START
 

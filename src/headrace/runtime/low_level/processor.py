@@ -17,9 +17,12 @@ from headrace.keys import decode_key, encode_keys
 from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.low_level.cells import (
     EVENT,
+    KINDS,
     STATE,
     WALL,
     Cells,
+    Scope,
+    State,
     datetime_of,
     key_of_entry,
     key_part,
@@ -27,12 +30,10 @@ from headrace.runtime.low_level.cells import (
     name_part,
     rounded_up,
 )
-from headrace.runtime.low_level.states import KINDS, Scope, State
 from headrace.runtime.processors import Processor, ProcessorContext, TimedProcessor
 from headrace.runtime.state.layouts import Read, Span, StateEntry, StateLayout
 from headrace.runtime.state.timers import Timers
-from headrace.runtime.user_code.calls import UserFunction
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import UserFunction, writing
 from headrace.topology.low_level import Fired, Record
 from headrace.topology.operators.process import KeyedProcess, Process, step_of
 

@@ -16,8 +16,7 @@ from headrace.protocol.properties import decode_properties
 from headrace.runtime.batches.cutting import BATCH
 from headrace.runtime.chunk import Chunk, Int64s
 from headrace.runtime.event_time.timestamps import checked_times
-from headrace.runtime.user_code.errors import Original
-from headrace.runtime.user_code.failures import may_pass
+from headrace.runtime.user_code import Original, may_pass
 from headrace.topology.operators.core import THROUGH_PROPERTIES, WATERMARK
 
 if TYPE_CHECKING:

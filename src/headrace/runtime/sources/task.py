@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.runtime.marks import Marks
     from headrace.runtime.planning import OffsetRange, Split
     from headrace.runtime.task import Task
-    from headrace.runtime.user_code.errors import Finder, Original
+    from headrace.runtime.user_code import Finder, Original
     from headrace.topology.operators.core import Source
 
 __all__ = ["Run", "SourceFeed", "read_range", "run_source"]

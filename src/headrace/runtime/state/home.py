@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -12,6 +14,7 @@ import pyarrow.compute as pc
 from headrace.client import Admin, Client, Jobs, MessageQueue, PullConsumer
 from headrace.errors import RequestTimeoutError, StateError, TopicNotFoundError
 from headrace.keys import EXACT_KEY, KEYS
+from headrace.private import owners_folder
 from headrace.protocol.journal_tags import TAG, FirstCopies, parse_tags
 from headrace.runtime.commit.broker import BrokerTransactions
 from headrace.runtime.commit.journal.transactions import JournalTransactions
@@ -26,6 +29,84 @@ if TYPE_CHECKING:
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import CommitRecord, QueueName
     from headrace.runtime.commit.transactions import BatchTransactions
+
+
+# Who keeps the local copies of a job's state on this machine.
+
+_FILE = "claim"
+
+
+@contextlib.contextmanager
+def claimed(root: Path) -> Iterator[bool]:
+    """Claim a folder of local state for as long as the context lasts; tell whether it is ours.
+
+    Drivers do without a claim that another process has: epochs and RocksDB's own locks keep two of
+    them apart.  Who only follows a job must have it, as it would take copies back to a commit that
+    the driver has gone beyond.  The system ends the claim of a process that dies.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder, claimed(Path(folder)) as first:
+    ...     with claimed(Path(folder)) as second:
+    ...         print(first, second)
+    True False
+    """
+    import fcntl
+
+    owners_folder(root)
+    number = os.open(root / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(number)
+
+
+# Copies of state that follow a job which runs elsewhere, so that a takeover finds them warm.
+
+
+class StateFollower:
+    """Brings all copies below a folder to the job's last commit, again and again.
+
+    Parameters
+    ----------
+    home
+        The job's committed state.
+    stores
+        Names of the stores.
+    root
+        Folder of the copies; nobody else may use it meanwhile.
+    """
+
+    def __init__(self, home: StateHome, stores: list[str], root: Path) -> None:
+        self._home = home
+        self._copies = home.copies(stores, root)
+        self._stores = frozenset(stores)
+        self._batch = 0
+
+    def follow(self) -> int:
+        """Read what was committed since the last call; give the number of state messages."""
+        record = self._home.transactions.plan([], {}, 0, 0).record
+        if record is None or record.batch == self._batch:
+            return 0
+        read = self._bring_up(record)
+        self._batch = record.batch
+        return read
+
+    def _bring_up(self, record: CommitRecord) -> int:
+        read = 0
+        for state in record.states:
+            if state.store in self._stores:
+                copy = self._copies.open(state.store, state.partition, state, record.lineage)
+                read += copy.restored
+                copy.close()
+        return read
 
 
 # Reading state topics: messages back into entries.

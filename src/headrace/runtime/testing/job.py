@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s
     from headrace.runtime.commit.transactions import QueueMessages
     from headrace.runtime.state.store import StateCopies
-    from headrace.runtime.user_code.errors import Original
+    from headrace.runtime.user_code import Original
     from headrace.topology import Topology
     from headrace.topology.operators.batches import BatchSink
 

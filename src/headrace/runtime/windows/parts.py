@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.runtime.chunk import NEVER
 from headrace.runtime.state.timers import Timers
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,19 +13,42 @@ import numpy as np
 from headrace.keys import decode_keys, encode_keys
 from headrace.runtime.aggregates.algebra import ABSENT
 from headrace.runtime.aggregates.running import Folder
-from headrace.runtime.chunk import NEVER, Chunk
-from headrace.runtime.keyless import skip_keyless
+from headrace.runtime.chunk import NEVER, Chunk, skip_keyless
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.state.layouts import PartLayout
-from headrace.runtime.user_code.failures import writing
+from headrace.runtime.user_code import writing
 from headrace.runtime.windows.combining import give_late
 from headrace.runtime.windows.merging import MergedParts
 from headrace.runtime.windows.parts import PartStore, RecordGroup
 from headrace.topology.operators.windows import SlidingWindow, WindowAggregate
-from headrace.topology.windowed import window_headers
+from headrace.topology.windowed import (
+    WINDOW_END,
+    WINDOW_START,
+    WithWindow,
+    window_headers,
+    windowed,
+)
 
 if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import Watermark
+
+
+# A result's window, from the properties in which it travels to a place beside the value.
+
+
+class WithWindowProcessor(Processor[WithWindow]):
+    """Puts windows beside values."""
+
+    def process(self, chunk: Chunk) -> Chunk:
+        """Handle results of a window operator, which all have the properties."""
+        headers = chunk.headers or []
+        return chunk.with_values(
+            [
+                windowed(value, int(own[WINDOW_START]), int(own[WINDOW_END]))
+                for value, own in zip(chunk.values, headers, strict=True)
+                if own is not None
+            ]
+        )
 
 
 # Windows that depend on the records of their key, which are handled one by one, in order.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.windows.beside import WithWindowProcessor
 from headrace.runtime.windows.counts import CountProcessor
 from headrace.runtime.windows.sessions import SessionProcessor
-from headrace.runtime.windows.sliding import SlidingProcessor
+from headrace.runtime.windows.sliding import SlidingProcessor, WithWindowProcessor
 from headrace.runtime.windows.time_windows import TimeWindowProcessor
 from headrace.topology.operators.windows import (
     CountWindow,

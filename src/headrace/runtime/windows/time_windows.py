@@ -19,15 +19,15 @@ import pyarrow as pa
 from headrace.keys import decode_keys, encode_keys
 from headrace.runtime.aggregates.algebra import ABSENT
 from headrace.runtime.aggregates.running import Folder
-from headrace.runtime.chunk import NEVER, Chunk
-from headrace.runtime.keyless import skip_keyless
+from headrace.runtime.chunk import NEVER, Chunk, skip_keyless
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.state.layouts import TimeWindowLayout
-from headrace.runtime.user_code.failures import writing
-from headrace.runtime.windows.assigning import Assigned, assign
+from headrace.runtime.user_code import writing
 from headrace.runtime.windows.combining import (
+    Assigned,
     ColumnWindowEdge,
     WindowEdge,
+    assign,
     count_late,
     event_times,
     give_late,

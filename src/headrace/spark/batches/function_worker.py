@@ -17,7 +17,7 @@ import msgspec
 from headrace.errors import HeadraceError, UserCodeError
 from headrace.runtime.batches.cutting import CommittedBatch
 from headrace.runtime.batches.reading import batch_records, read_cut
-from headrace.runtime.user_code.failures import describe_failure
+from headrace.runtime.user_code import describe_failure
 from headrace.spark.batches.failures import failed_call
 from headrace.spark.plans import unpickle_plan
 from headrace.topology import BatchToken, ForEachBatch

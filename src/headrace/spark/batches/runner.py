@@ -38,7 +38,7 @@ from headrace.runtime.batches.cutting import Cutter
 from headrace.runtime.batches.positions import SinkPosition, SinkPositions
 from headrace.runtime.batches.reading import batch_table, read_cut, table_schema
 from headrace.runtime.planning import make_splits
-from headrace.runtime.user_code.failures import raise_failure
+from headrace.runtime.user_code import raise_failure
 from headrace.spark.batches.failures import BatchSinkStatistics, failed_call
 from headrace.spark.family import MARK, family_mark
 from headrace.spark.session import get_session

@@ -39,7 +39,7 @@ from headrace.spark.worker import end_of_task
 if TYPE_CHECKING:
     from headrace.protocol.columns import MessageColumns
     from headrace.spark.rocketmq.options import ClusterOptions, WriteOptions
-    from headrace.spark.rocketmq.ranges import ReadRange
+    from headrace.spark.rocketmq.source import ReadRange
 
 
 # Rows as messages: which queue each goes to, and what it carries, column by column.

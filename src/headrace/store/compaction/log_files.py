@@ -44,7 +44,7 @@ from headrace.store.reading import ReadStatus, store_time_of
 
 if TYPE_CHECKING:
     from headrace.protocol.records import Records
-    from headrace.store.compaction.digests import KeyDigest
+    from headrace.store.compaction.offset_map import KeyDigest
     from headrace.store.compaction.recovery import Recovered
     from headrace.store.fileops import FileOps
 

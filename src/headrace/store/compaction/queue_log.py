@@ -21,9 +21,15 @@ from headrace.store.compaction.compactor import (
     is_due,
 )
 from headrace.store.compaction.data_file import DerivedFileError
-from headrace.store.compaction.digests import KeyDigest
 from headrace.store.compaction.log_files import FileAppender, LogFiles
-from headrace.store.compaction.offset_map import Candidate, FileView, Horizon, Rounds, View
+from headrace.store.compaction.offset_map import (
+    Candidate,
+    FileView,
+    Horizon,
+    KeyDigest,
+    Rounds,
+    View,
+)
 from headrace.store.compaction.recovery import inspect_files, recover
 from headrace.store.compaction.reports import (
     CompactionReport,

@@ -43,7 +43,7 @@ from headrace.store.entries import HEADER_SIZE, MAGIC, Entry, is_intact, parse_h
 from headrace.store.fileops import read_error, rewrite
 
 if TYPE_CHECKING:
-    from headrace.store.compaction.digests import KeyDigest
+    from headrace.store.compaction.offset_map import KeyDigest
     from headrace.store.fileops import FileOps
 
 

@@ -17,10 +17,16 @@ import msgspec
 
 from headrace.errors import CorruptLogError, HeadraceError, StoreError
 from headrace.store.checkpoint import read_checkpoint
-from headrace.store.compaction.digests import KeyDigest
-from headrace.store.damage.commits import NoCommits, no_commits_of_compaction_logs, stays_closed
+from headrace.store.compaction.offset_map import KeyDigest
 from headrace.store.damage.findings import Finding
-from headrace.store.damage.inspection import DamagedRange, LogFile, find_log_files
+from headrace.store.damage.inspection import (
+    DamagedRange,
+    LogFile,
+    NoCommits,
+    find_log_files,
+    no_commits_of_compaction_logs,
+    stays_closed,
+)
 from headrace.store.damage.ledger import Evidence, QueueFact, Survey, survey
 from headrace.store.damage.log_repair import (
     LogRepair,

@@ -21,8 +21,13 @@ import numpy.typing as npt
 from headrace.errors import CorruptLogError, HeadraceError
 from headrace.protocol.layout import MIN_RECORD, locate, record_starts
 from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX
-from headrace.store.damage.commits import no_commits_in
-from headrace.store.damage.inspection import DamagedRange, IntactEntries, LogFile, walk
+from headrace.store.damage.inspection import (
+    DamagedRange,
+    IntactEntries,
+    LogFile,
+    no_commits_in,
+    walk,
+)
 from headrace.store.entries import NO_UNIT, EntryKind, Loss, parse_losses
 from headrace.store.reading import (
     are_of_one_queue,

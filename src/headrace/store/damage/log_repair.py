@@ -52,7 +52,7 @@ from headrace.store.fileops import FileOps, read_all, replace_file, write_all
 from headrace.store.state import LogState, encode_state, encode_state_of_size
 
 if TYPE_CHECKING:
-    from headrace.store.compaction.digests import KeyDigest
+    from headrace.store.compaction.offset_map import KeyDigest
     from headrace.store.compaction.reports import Damage
     from headrace.store.damage.ledger import Hole, Survey
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import ProtocolError
+from headrace.protocol.columns import property_column
 from headrace.protocol.layout import locate, record_starts, slices
 from headrace.protocol.properties import KEYS, UNIQ_KEY
-from headrace.protocol.property_columns import property_column
 from headrace.store.entries import EntryKind, parse_header
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.connect.connectors.file._identity import FilePosition, history
-from headrace.connect.connectors.file._lines import LineFormat
+from headrace.connect.connectors.file._identity import FilePosition, LineFormat, history
 from headrace.connect.connectors.file.source import FileFollower, ReadLimits
 from headrace.errors import DeserializationError
 

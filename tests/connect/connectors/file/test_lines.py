@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connect.connectors.file._lines import LineFormat
+from headrace.connect.connectors.file._identity import LineFormat
 from headrace.errors import ConfigurationError, DeserializationError
 
 PATH = Path("some.txt")

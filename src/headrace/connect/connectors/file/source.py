@@ -31,13 +31,13 @@ from headrace.connect import (
 )
 from headrace.connect.connectors.file._identity import (
     FilePosition,
+    LineFormat,
     Proof,
     has_proof,
     history,
     is_past_of,
     locate,
 )
-from headrace.connect.connectors.file._lines import LineFormat
 from headrace.connect.schema import BYTES, STRING
 from headrace.errors import ConfigurationError, ConnectorConfigError, DeserializationError
 

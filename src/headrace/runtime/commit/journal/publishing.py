@@ -22,8 +22,7 @@ from headrace.failpoints import failpoint
 from headrace.protocol.journal_tags import TAG, FirstCopies, Tag, encode_tags, parse_tags
 from headrace.protocol.messages import Message
 from headrace.protocol.properties import KEYS, decode_properties, encode_properties
-from headrace.runtime.commit.journal.chunks import decode_chunk, part_of, pieces
-from headrace.runtime.commit.journal.topic import await_shown
+from headrace.runtime.commit.journal.topic import await_shown, decode_chunk, part_of, pieces
 from headrace.runtime.commit.transactions import QueueMessages
 from headrace.topology.names import state_topic
 

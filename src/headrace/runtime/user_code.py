@@ -1,27 +1,94 @@
-"""Calling the user's functions: fast on good records, precise about the bad one."""
+"""The users' functions: called for whole chunks, with errors that name record and line."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
 import os
+import pickle
 import threading
+from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
-from headrace.errors import HeadraceError, UserCodeError
-from headrace.runtime.user_code.failures import may_pass
+from headrace.errors import HeadraceError, JobFailedError, SerializationError, UserCodeError
+from headrace.protocol.properties import decode_properties, encode_properties
+from headrace.runtime.commit.transactions import QueueMessages
+from headrace.topology.errors import DEAD_LETTER_PREFIX
 from headrace.user_lines import user_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping, Sequence
 
+    from headrace.protocol.transactions import QueueName
     from headrace.runtime.chunk import Bools, Chunk, Int64s
-    from headrace.runtime.user_code.errors import Original
     from headrace.topology.operators.core import Operator, RecordFunction
 
+
+# Errors on their way from a task to the driver.
+
+
+def describe_failure(error: HeadraceError) -> bytes:
+    """Encode an error; only our own processes of one job exchange these."""
+    return pickle.dumps(error.with_traceback(None))
+
+
+def may_pass(error: Exception) -> bool:
+    """Tell whether another try may succeed: then no record is to blame, whatever its policy.
+
+    >>> may_pass(MemoryError()), may_pass(ValueError())
+    (True, False)
+    """
+    if isinstance(error, HeadraceError):
+        return error.retriable
+    return isinstance(error, MemoryError)
+
+
+def raise_failure(payload: bytes) -> None:
+    """Raise the error that a task met.
+
+    Raises
+    ------
+    HeadraceError
+        The task's error, with its own type and fields.
+    """
+    error = pickle.loads(payload)  # noqa: S301 - made by describe_failure
+    raise error if isinstance(error, HeadraceError) else JobFailedError(str(error))
+
+
+# Errors of serdes, with the operator that met them.
+
+
+@contextmanager
+def writing(operator: Operator, what: str) -> Iterator[None]:
+    """Name the operator when a value or key cannot be written.
+
+    Raises
+    ------
+    SerializationError
+        In place of whatever a serde raises inside the context, unless it may pass by itself.
+    """
+    try:
+        yield
+    except Exception as error:
+        if may_pass(error):
+            raise
+        reason = error.message if isinstance(error, HeadraceError) else error
+        advice = error.hint if isinstance(error, HeadraceError) and error.hint else None
+        raise SerializationError(
+            f"operator '{operator.name}' cannot write {what}: {type(error).__name__}: {reason}",
+            hint=f"the operator was made at {operator.origin}; "
+            + (advice or "give it a serde that fits the values that reach it"),
+        ) from error
+
+
+# Calling the user's functions: fast on good records, precise about the bad one.
 
 # Awaiting many calls of a coroutine function at once, with the results in order.
 
@@ -280,3 +347,171 @@ class RecordCalls:
         """Call the function for each record and tell for which it is true."""
         kept, found = self._function.each(*self.each(chunk), step=bool)
         return kept, np.array(found, np.bool_)
+
+
+# What becomes of records that fail: counted, and their messages sent to a dead-letter topic.
+
+_LONGEST_TEXT = 500
+_PREFIX = "HEADRACE_DEAD_"
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The message that a record comes from, as its topic holds it."""
+
+    #: Empty for what no message caused.
+    topic: str
+    queue: int
+    offset: int
+    body: bytes
+    #: As the wire has them.
+    properties: bytes
+    #: ms since 1970.
+    born: int
+    broker: str = ""
+
+    def __str__(self) -> str:
+        place = f"topic '{self.topic}', queue {self.queue}, offset {self.offset}"
+        return f"{place} (broker {self.broker})" if self.broker else place
+
+
+class Finder(Protocol):
+    """Finds messages by their marks."""
+
+    def find(self, mark: int) -> Original | None:
+        """Give the message that caused a record; None where there is none."""
+
+
+class RecordErrors:
+    """The failed records of one task, by the policies of their operators.
+
+    Parameters
+    ----------
+    job
+        Name of the job, for the dead letters.
+    finder
+        Finds the messages that records come from.
+    queues
+        Gives the writable queues of a topic.
+    counters
+        Where records are counted: in all, and for each operator.
+    clock
+        Wall clock of the batch, ms: the time of a dead letter that no message caused.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        finder: Finder,
+        queues: Callable[[str], list[QueueName]],
+        counters: MutableMapping[str, int],
+        clock: int,
+    ) -> None:
+        self._job = job
+        self._finder = finder
+        self._queues = queues
+        self._counters = counters
+        self._clock = clock
+        self._dead: dict[QueueName, list[tuple[bytes, bytes, int]]] = defaultdict(list)
+        self._sent: set[tuple[str, int]] = set()
+
+    def locate(self, mark: int) -> str:
+        """Describe the place of the message that a record comes from."""
+        found = None
+        with suppress(HeadraceError):
+            found = self._finder.find(mark)
+        return "a place that is not known any more" if found is None else str(found)
+
+    def divert(self, operator: Operator, mark: int, error: Exception, line: str | None) -> None:
+        """Count a record that failed and send its message where the operator's policy says.
+
+        A message goes to an operator's dead letters once, however many records it gave.
+        """
+        self._count(operator)
+        if operator.on_error == "skip" or (operator.name, mark) in self._sent:
+            return
+        self._sent.add((operator.name, mark))
+        self._send(operator, self._finder.find(mark), error, line)
+
+    def divert_message(self, operator: Operator, original: Original, error: Exception) -> None:
+        """Do the same with a message of which no record could be made."""
+        self._count(operator)
+        if operator.on_error != "skip":
+            self._send(operator, original, error, user_line(error))
+
+    def dead_letters(self) -> Iterator[QueueMessages]:
+        """Give what is to be staged, queue by queue."""
+        for queue, letters in self._dead.items():
+            bodies, properties, times = zip(*letters, strict=True)
+            yield QueueMessages(
+                queue,
+                pa.array(bodies, pa.binary()),
+                pa.array(properties, pa.binary()),
+                np.array(times, np.int64),
+            )
+        self._dead.clear()
+
+    def _count(self, operator: Operator) -> None:
+        what = "skipped" if operator.on_error == "skip" else "dead_lettered"
+        self._counters[what] += 1
+        self._counters[f"{what}:{operator.name}"] += 1
+
+    def _send(
+        self, operator: Operator, original: Original | None, error: Exception, line: str | None
+    ) -> None:
+        queues = self._queues(operator.on_error.removeprefix(DEAD_LETTER_PREFIX))
+        found = original or Original("", 0, -1, b"", b"", self._clock)
+        told = {
+            "JOB": self._job,
+            "OPERATOR": operator.name,
+            **(_place(original) if original is not None else {}),
+            "EXCEPTION": type(error).__name__,
+            "REASON": _property_text(f"{type(error).__name__}: {error}"),
+            **({} if line is None else {"LINE": _property_text(line)}),
+        }
+        kept = {
+            name: value
+            for name, value in decode_properties(found.properties).items()
+            if not name.startswith(_PREFIX)
+        }
+        properties = encode_properties(kept | {_PREFIX + name: told[name] for name in told})
+        queue = queues[found.queue % len(queues)]
+        self._dead[queue].append((found.body, properties, found.born))
+
+
+def salvaged(
+    operator: Operator,
+    chunk: Chunk,
+    write: Callable[[Chunk], object],
+    locator: Locator,
+) -> Chunk:
+    """Take out the records that cannot be written, by trying each alone."""
+    bad = []
+    for index in range(len(chunk)):
+        try:
+            write(chunk.take(np.array([index], np.intp)))
+        except Exception as error:
+            if may_pass(error):
+                raise
+            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            locator.divert(operator, int(chunk.marks[index]), cause, user_line(cause))
+            bad.append(index)
+    return without_bad(chunk, bad)
+
+
+def _place(original: Original) -> dict[str, str]:
+    if not original.topic:
+        return {}
+    return {
+        "TOPIC": original.topic,
+        "QUEUE": str(original.queue),
+        "OFFSET": str(original.offset),
+    }
+
+
+def _property_text(text: str) -> str:
+    plain = text.replace("\x01", " ").replace("\x02", " ").encode(errors="replace").decode()
+    return plain[:_LONGEST_TEXT]
+
+
+__all__: list[str] = []
