@@ -29,7 +29,7 @@ from headrace.private import private_folder, users_folder
 
 __all__ = ["MINIMUM_JAVA", "Java", "cache_folders", "find_java", "use_java"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MINIMUM_JAVA = 17
 """The oldest Java that Spark 4.3 runs on."""
@@ -181,7 +181,7 @@ def cache_folders() -> Iterator[Path]:
         try:
             yield make()
         except (OSError, UnsafeFileError) as error:
-            _log.warning("nothing is kept there: %s", error)
+            logger.warning("nothing is kept there: %s", error)
 
 
 def _write_executable(path: Path, text: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 __all__ = ["OnFailure", "end_process", "watched_task", "watched_thread"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 OnFailure = Callable[[BaseException], None]
 """Told of the error that ended a thread or a task, in that thread or on its loop."""
@@ -96,4 +96,4 @@ def _look_at_end(on_failure: OnFailure, task: asyncio.Task[None]) -> None:
 def _tell(name: str, on_failure: OnFailure, error: BaseException) -> None:
     on_failure(error)
     # Last, as it may take memory that there is none of.
-    _log.critical("%s has ended, and what waits for it ends too", name, exc_info=error)
+    logger.critical("%s has ended, and what waits for it ends too", name, exc_info=error)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Core"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 #: So many things of a request are worked on in one turn of the loop.
@@ -250,7 +250,7 @@ class Core:
         try:
             await self.save()
         except StoreError as error:
-            _log.error("topics or groups could not be saved: %s", error)
+            logger.error("topics or groups could not be saved: %s", error)
 
     def once_saved(self, topic: str, call: Callable[[StoreError | None], None]) -> None:
         """Call back once a topic is durable as it is now, or cannot be: at once where it is.
@@ -322,7 +322,7 @@ class Core:
         try:
             self.retry_topic(name)
         except (BrokerError, OSError) as error:
-            _log.warning("group %r stays hidden from RocketMQ's tools: %s", name, error)
+            logger.warning("group %r stays hidden from RocketMQ's tools: %s", name, error)
 
     async def delete_topic(self, name: str) -> bool:
         """Delete a topic with all that is known about it; False when there is none.

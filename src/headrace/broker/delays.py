@@ -274,7 +274,7 @@ def _count_due(line: _Level, now: int, limit: int) -> int:
 
 # Delivers what is due: reads, hands it to the store as one unit with the progress, and sleeps.
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ASKED = dict.fromkeys((DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_OUT_MS))
 #: Messages of one unit, and messages looked at in one go.
@@ -314,7 +314,7 @@ class DelayedDelivery:
             try:
                 await self._deliver()
             except (HeadraceError, OSError) as error:
-                _log.error("delayed messages wait on, as delivering failed: %s", error)
+                logger.error("delayed messages wait on, as delivering failed: %s", error)
             await asyncio.sleep(_LONGEST_SLEEP)
 
     async def _deliver(self) -> None:
@@ -458,7 +458,7 @@ class DelayedDelivery:
         draft = Draft.of(message).having(_ASKED).unparked()
         config = self._core.topics.find(draft.topic)
         if config is None:
-            _log.warning("a delayed message for topic %r is dropped: it was deleted", draft.topic)
+            logger.warning("a delayed message for topic %r is dropped: it was deleted", draft.topic)
             return None
         # The topic may have lost queues since.
         queues = max(config.read_queue_nums, config.write_queue_nums)

@@ -34,7 +34,7 @@ __all__ = [
 COMPACTED = {CLEANUP_POLICY: "COMPACTION"}
 """The attribute of topics that keep the newest message of each key."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -65,7 +65,7 @@ def compact_all(core: Core) -> None:
             future.result()
         except StoreError as error:
             # The broker serves what it has; the next start tries again.
-            _log.warning("a topic could not be compacted: %s", error)
+            logger.warning("a topic could not be compacted: %s", error)
 
 
 def parse_size(text: str) -> int:

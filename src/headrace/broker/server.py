@@ -206,7 +206,7 @@ class BrokerSettings:
     follow_interval: timedelta = timedelta(seconds=1)
 
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ANY_HOST = "0.0.0.0"  # noqa: S104  (told apart, not listened on)
 _LOOK_AROUND = 5.0
@@ -323,7 +323,7 @@ class BrokerServer:
                     hint="name a file of accounts (--acl, see docs/security.md), or listen on"
                     " 127.0.0.1; --allow-anyone takes the risk",
                 )
-            _log.warning("everybody who reaches %s may do everything", settings.host)
+            logger.warning("everybody who reaches %s may do everything", settings.host)
         listener = self._listen()
         try:
             await self._open(listener)
@@ -459,7 +459,7 @@ class BrokerServer:
             try:
                 await core.save(offsets=True)
             except StoreError as error:
-                _log.error("consumer offsets or groups could not be saved: %s", error)
+                logger.error("consumer offsets or groups could not be saved: %s", error)
 
     async def _look_around_now_and_then(self) -> None:
         core = self._running()
@@ -484,7 +484,7 @@ class BrokerServer:
             try:
                 await self.start()
             except HeadraceError as error:
-                _log.error("the broker does not start again: %s", error)
+                logger.error("the broker does not start again: %s", error)
                 await asyncio.sleep(_LOOK_AROUND)
             else:
                 return

@@ -211,7 +211,7 @@ def _wait(retry: Retry, times: int) -> dict[str, str]:
     return {DELAY: str(level)} if level is not None else {TIMER_DELAY_MS: str(retry.delay // _MS)}
 
 
-_log = logging.getLogger("headrace.client")
+logger = logging.getLogger("headrace.client")
 
 GiveBack = Callable[["ProcessQueue", "StoredMessage", Outcome], Awaitable[None]]
 _PAUSE = 1.0
@@ -287,7 +287,7 @@ class MessageProcessing:
                     self.counts.sent_back += 1
                 process.done(message.queue_offset)
             except HeadraceError as error:
-                _log.warning("sending a message back to %s failed: %s", process.queue, error)
+                logger.warning("sending a message back to %s failed: %s", process.queue, error)
                 await asyncio.sleep(_PAUSE)
             else:
                 break
@@ -487,7 +487,7 @@ async def _ended(tasks: list[asyncio.Task[None]], timeout: timedelta) -> None:
         return
     _, late = await asyncio.wait(tasks, timeout=timeout.total_seconds())
     for task in late:
-        _log.warning("a listener did not end within %g s: cancelled", timeout.total_seconds())
+        logger.warning("a listener did not end within %g s: cancelled", timeout.total_seconds())
         task.cancel()
     if late:
         await asyncio.wait(late)

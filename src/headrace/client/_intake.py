@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueIntake", "IntakeLimits"]
 
-_log = logging.getLogger("headrace.client")
+logger = logging.getLogger("headrace.client")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +115,14 @@ class QueueIntake:
                         await self._room(queue)
             except HeadraceError as error:
                 # Nothing is skipped: a block that cannot be decoded is asked for again.
-                _log.error("group %r: %s cannot be read: %s", self._puller.group, queue, error)
+                logger.error("group %r: %s cannot be read: %s", self._puller.group, queue, error)
                 await asyncio.sleep(pause)
 
     def _take(self, queue: MessageQueue, result: PullResult | HeadraceError) -> None:
         if isinstance(result, HeadraceError):
-            _log.warning("group %r: reading %s failed: %s", self._puller.group, queue, result)
+            logger.warning("group %r: reading %s failed: %s", self._puller.group, queue, result)
         elif result.status is PullStatus.OFFSET_MOVED:
-            _log.warning(
+            logger.warning(
                 "group %r: %s goes on at %d", self._puller.group, queue, result.next_offset
             )
             old, new = self.open[queue], ProcessQueue(queue, result.next_offset)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Heard", "Listener", "Listening"]
 
-_log = logging.getLogger("headrace.client")
+logger = logging.getLogger("headrace.client")
 
 Listener = Callable[["StoredMessage"], "Outcome | Awaitable[Outcome]"]
 """A user's function of one message: plain (called on a thread) or ``async``."""
@@ -65,7 +65,7 @@ class Listening:
         try:
             readable(message.body, message.sys_flag)
         except ProtocolError as error:
-            _log.error("%s: %s cannot be read: %s", self._name, _place(message), error)
+            logger.error("%s: %s cannot be read: %s", self._name, _place(message), error)
             return Heard(DEAD_LETTER, failed=True)
         try:
             if self._threads is not None:
@@ -112,7 +112,7 @@ class Listening:
         raise TypeError(f"the listener returned {answer!r}: return None, Retry(...) or DEAD_LETTER")
 
     def _late(self, message: StoredMessage, lingering: asyncio.Future[Any] | None = None) -> Heard:
-        _log.error(
+        logger.error(
             "%s: the listener took longer than %g s on %s: it comes again later",
             self._name, self._timeout, _place(message),
         )  # fmt: skip
@@ -120,7 +120,7 @@ class Listening:
 
     def _failure(self, error: BaseException, message: StoredMessage) -> Heard:
         line = user_line(error, self._listener)
-        _log.error(
+        logger.error(
             "%s: the listener failed on %s: %s: %s%s",
             self._name, _place(message), type(error).__name__, error,
             "" if line is None else f"\n  at {line}", exc_info=error,

@@ -75,7 +75,7 @@ class LocalOffsets:
             except FileNotFoundError:
                 continue
             except ProtocolError as error:
-                _log.warning("%s holds no offsets: %s", path, error)
+                logger.warning("%s holds no offsets: %s", path, error)
                 continue
             return
 
@@ -227,7 +227,7 @@ class MemberLocks:
                 command = Command(RequestCode.UNLOCK_BATCH_MQ, {}, self._body(part))
                 await self._client.ask_broker_once(broker, command)
         except HeadraceError as error:
-            _log.warning("group %r: unlocking queues failed: %s", self._group, error)
+            logger.warning("group %r: unlocking queues failed: %s", self._group, error)
 
     async def keep(self) -> None:
         """Renew all locks in time, until cancelled."""
@@ -237,7 +237,7 @@ class MemberLocks:
             try:
                 await self.acquire(list(self._granted))
             except HeadraceError as error:
-                _log.warning("group %r: renewing locks failed: %s", self._group, error)
+                logger.warning("group %r: renewing locks failed: %s", self._group, error)
 
     async def _by_broker(self, queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:
         parts: dict[str, list[MessageQueue]] = defaultdict(list)
@@ -255,7 +255,7 @@ class MemberLocks:
         return asyncio.get_running_loop().time()
 
 
-_log = logging.getLogger("headrace.client")
+logger = logging.getLogger("headrace.client")
 
 
 class PushEngine:
@@ -430,7 +430,7 @@ class PushEngine:
     def _may_process(self, process: ProcessQueue) -> bool:
         if self._locks is None or self._locks.holds(process.queue):
             return True
-        _log.warning("group %r: the lock on %s was lost", self._group, process.queue)
+        logger.warning("group %r: the lock on %s was lost", self._group, process.queue)
         process.drop()
         self._run("letting-go", self._let_go(process.queue, self._locks))
         return False
@@ -467,7 +467,7 @@ class PushEngine:
         try:
             await self._positions.save(due)
         except (HeadraceError, OSError) as error:
-            _log.warning("group %r: commit failed: %s", self._group, error)
+            logger.warning("group %r: commit failed: %s", self._group, error)
         else:
             self._committed.update(due)
             self._commits += len(due)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueOwner", "Sharing", "Start", "first_offset", "start_offset"]
 
-_log = logging.getLogger("headrace.client")
+logger = logging.getLogger("headrace.client")
 
 #: Pause before the next look while not all of the share could be taken, in seconds.
 _SOON = 1.0
@@ -95,7 +95,7 @@ class Sharing:
         try:
             await self._membership.leave()
         except HeadraceError as error:
-            _log.warning("group %r: leaving it failed: %s", self._group, error)
+            logger.warning("group %r: leaving it failed: %s", self._group, error)
 
     async def rebalance(self) -> None:
         """Work out the share anew, and take and give up what differs."""
@@ -122,7 +122,7 @@ class Sharing:
             try:
                 await self._membership.heartbeat()
             except HeadraceError as error:
-                _log.warning("group %r: heartbeat failed: %s", self._group, error)
+                logger.warning("group %r: heartbeat failed: %s", self._group, error)
 
     async def _keep_balanced(self, interval: timedelta) -> None:
         changed = self._membership.changed
@@ -138,7 +138,7 @@ class Sharing:
                 await self.rebalance()
             except HeadraceError as error:
                 self._settled = False
-                _log.warning("group %r: rebalance failed: %s", self._group, error)
+                logger.warning("group %r: rebalance failed: %s", self._group, error)
 
 
 async def start_offset(puller: AsyncPullConsumer, queue: MessageQueue, start: Start) -> int:

@@ -88,7 +88,7 @@ def delay_level_of(delay: timedelta) -> int | None:
     return DELAY_LEVELS.index(delay) + 1 if delay in DELAY_LEVELS else None
 
 
-_log = logging.getLogger("headrace.client")
+logger = logging.getLogger("headrace.client")
 
 
 class Delivery:
@@ -136,7 +136,7 @@ class Delivery:
     def _settle_now(self, outcome: Outcome) -> None:
         if self._settled.done():
             # Its time was over, or its queue went to another member: it comes again.
-            _log.warning("a message was settled twice or too late: %s", self.message.offset_id)
+            logger.warning("a message was settled twice or too late: %s", self.message.offset_id)
         else:
             self._settled.set_result(outcome)
 
@@ -156,7 +156,7 @@ class Delivery:
         if not isinstance(error, Exception):
             return False
         line = user_line(error, type(self).__exit__)
-        _log.error(
+        logger.error(
             "processing a message of topic %r failed: %s: %s%s",
             self.message.topic, type(error).__name__, error,
             "" if line is None else f"\n  at {line}", exc_info=error,

@@ -64,7 +64,7 @@ async def follow(
         yield result
 
 
-_log = logging.getLogger("headrace.client")
+logger = logging.getLogger("headrace.client")
 _MIB = 1024 * 1024
 
 
@@ -217,7 +217,7 @@ class AsyncGroupConsumer:
             try:
                 await self._commit_processed()
             except HeadraceError as error:
-                _log.warning("group %r: the last commit failed: %s", self.group, error)
+                logger.warning("group %r: the last commit failed: %s", self.group, error)
         await sharing.leave()
         await self.client.close()
         self._fetchers.clear()
@@ -271,7 +271,7 @@ class AsyncGroupConsumer:
         if isinstance(item, HeadraceError):
             if not found:
                 raise item
-            _log.warning("group %r: %s", self.group, item)
+            logger.warning("group %r: %s", self.group, item)
         elif item.queue in self._fetchers:
             # Blocks of a queue that went to another member meanwhile are that member's to read.
             found.append(item)
@@ -330,7 +330,7 @@ class AsyncGroupConsumer:
                 if isinstance(result, HeadraceError) or result.status is PullStatus.FOUND:
                     await self._buffer.put(result)
                 elif result.status is PullStatus.OFFSET_MOVED:
-                    _log.warning(
+                    logger.warning(
                         "group %r: queue %s has not the offset asked for, going on at %d",
                         self.group, queue, result.next_offset,
                     )  # fmt: skip
@@ -341,4 +341,4 @@ class AsyncGroupConsumer:
             try:
                 await self._commit_processed()
             except HeadraceError as error:
-                _log.warning("group %r: commit failed: %s", self.group, error)
+                logger.warning("group %r: commit failed: %s", self.group, error)

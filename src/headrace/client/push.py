@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncPushConsumer"]
 
-_log = logging.getLogger("headrace.client")
+logger = logging.getLogger("headrace.client")
 
 
 class AsyncPushConsumer:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncTableReader", "AsyncTableWriter", "TableStatistics"]
 
-_log = logging.getLogger("headrace.client")
+logger = logging.getLogger("headrace.client")
 
 _PULL_MESSAGES = 1_000_000
 _PULL_BYTES = 4 * 1024 * 1024
@@ -231,7 +231,7 @@ class AsyncTableReader:
                 self._take(queue, result)
             except HeadraceError as error:
                 # Nothing is skipped: neither while a broker is away, nor what cannot be decoded.
-                _log.warning("table %r: %s: %s", self.topic, queue, error)
+                logger.warning("table %r: %s: %s", self.topic, queue, error)
                 if not error.retriable:
                     # It is tried again all the same, but nobody should wait for it.
                     self._refused[queue] = error
@@ -246,7 +246,7 @@ class AsyncTableReader:
     def _take(self, queue: MessageQueue, result: PullResult) -> None:
         if result.status is PullStatus.OFFSET_MOVED and self._positions[queue]:
             # The topic was made anew, or has lost what was not read: what is there counts.
-            _log.warning("table %r: %s is read anew from its first offset", self.topic, queue)
+            logger.warning("table %r: %s is read anew from its first offset", self.topic, queue)
             self._table.reset(queue)
             self._positions[queue] = 0
             return
@@ -262,7 +262,7 @@ class AsyncTableReader:
         if not packed.any():
             return columns
         for offset in columns.queue_offset[packed].tolist():
-            _log.error(
+            logger.error(
                 "table %r: the value at %s, offset %d, is compressed and cannot be unpacked: its key"
                 " stays as it was",
                 self.topic, queue, offset,

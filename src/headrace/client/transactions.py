@@ -39,7 +39,7 @@ __all__ = [
     "TransactionStatistics",
 ]
 
-_log = logging.getLogger("headrace.client")
+logger = logging.getLogger("headrace.client")
 
 
 class LocalTransactionState(enum.Enum):
@@ -275,7 +275,7 @@ class AsyncTransactionProducer(AsyncProducer):
             broker = await self.client.broker_of(sent.queue)
             await self._tell(broker, fields, half.state)
         except HeadraceError as error:
-            _log.warning("the end of transaction %s did not arrive: %s", half.id, error)
+            logger.warning("the end of transaction %s did not arrive: %s", half.id, error)
 
     async def _tell(
         self, broker: str, fields: dict[str, str], state: LocalTransactionState
@@ -311,14 +311,14 @@ class AsyncTransactionProducer(AsyncProducer):
             }
             await self._tell(await self._asking(command, message), fields, state)
         except HeadraceError as error:
-            _log.warning("a check of producer group %r was not answered: %s", self.group, error)
+            logger.warning("a check of producer group %r was not answered: %s", self.group, error)
 
     async def _checked(self, message: StoredMessage) -> LocalTransactionState:
         try:
             state = await _called(self._check, message)
         except Exception as error:  # noqa: BLE001  a user's function raises what it likes
             line = user_line(error, self._check)
-            _log.error(
+            logger.error(
                 "checking transaction %s of group %r failed: %s: %s%s",
                 message.unique_key, self.group, type(error).__name__, error,
                 "" if line is None else f"\n  at {line}", exc_info=error,
@@ -326,7 +326,7 @@ class AsyncTransactionProducer(AsyncProducer):
             return _UNKNOWN
         if isinstance(state, LocalTransactionState):
             return state
-        _log.error("check of group %r returned %r, no LocalTransactionState", self.group, state)
+        logger.error("check of group %r returned %r, no LocalTransactionState", self.group, state)
         return _UNKNOWN
 
     async def _asking(self, command: Command, message: StoredMessage) -> str:
@@ -347,7 +347,7 @@ class AsyncTransactionProducer(AsyncProducer):
             try:
                 await self._beat()
             except HeadraceError as error:
-                _log.warning("producer group %r: heartbeat failed: %s", self.group, error)
+                logger.warning("producer group %r: heartbeat failed: %s", self.group, error)
 
     async def _beat(self) -> None:
         make = partial(Command, RequestCode.HEART_BEAT, {}, self._body)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.store.settings import StoreSettings
 
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: A queue with so many units beyond its files gets them written there; fewer go together.
 _OWN_FILE_UNITS = 4096
@@ -116,7 +116,7 @@ def read_checkpoint(path: Path, ops: FileOps) -> LoadedCheckpoint | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        _log.warning("%s is damaged (%s): the indexes are made again from the log", path, error)
+        logger.warning("%s is damaged (%s): the indexes are made again from the log", path, error)
         return None
 
 
@@ -260,7 +260,7 @@ class Checkpointer:
                 for folder in snapshot.dropped:
                     self._ops.remove_tree(folder)
             except Exception:  # noqa: BLE001 - logged; the log has everything
-                _log.exception("no checkpoint at position %d", snapshot.head.position)
+                logger.exception("no checkpoint at position %d", snapshot.head.position)
             finally:
                 self._idle.set()
                 self._answer(snapshot.saved)

@@ -39,7 +39,7 @@ Repair = Callable[[int, int, int], "Units | None"]
 """Makes the units from one offset to before another again, from a log position on."""
 
 _SUFFIX = ".idx"
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class IndexFiles:
         repair: Repair | None,
     ) -> None:
         path = self.path(base)
-        _logger.warning("%s is damaged: it is made again from the log", path)
+        logger.warning("%s is damaged: it is made again from the log", path)
         units = repair(first, stop, known.position) if repair is not None else None
         if self.gone or units is None or not units["position"][wanted - first]:
             raise CorruptLogError(

@@ -181,7 +181,7 @@ class Retention:
         surplus = int(used - self._settings.disk_watermark * total)
         end = end_of_expired(sealed, now=0, age=None, surplus=max(surplus, 0))
         if end:
-            _logger.warning(
+            logger.warning(
                 "the disk is %.1f%% full (disk_watermark: %.1f%%): messages before position %d of "
                 "the log are deleted before their time",
                 100 * used / total,
@@ -227,11 +227,11 @@ class Retention:
                 count, size = count + 1, size + segment.size
         finally:
             if count:
-                _logger.info("deleted %d segments, %d bytes of the log", count, size)
+                logger.info("deleted %d segments, %d bytes of the log", count, size)
         return ExpiryReport(count, size, self._log.begin, len(self._doomed))
 
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Maintenance:
@@ -276,7 +276,7 @@ class Maintenance:
             try:
                 self._work()
             except Exception:
-                _logger.exception("maintenance failed, it is tried again")
+                logger.exception("maintenance failed, it is tried again")
 
 
 # Upkeep: what a store does beside reading and writing, put together.

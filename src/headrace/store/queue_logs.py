@@ -55,7 +55,7 @@ def _folders(root: Path) -> list[str]:
         return []
 
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 UNCHECKED = "unchecked"
 """Name of a file that says: the commit log was cut, compaction logs may go on behind its end."""
@@ -200,7 +200,7 @@ def secret_in(path: Path, ops: FileOps) -> bytes:
         secret = content[:_SECRET_BYTES]
         if content[_SECRET_BYTES:] == zlib.crc32(secret).to_bytes(4, "little"):
             return secret
-        _logger.warning("%s is damaged: key digests are made again", path)
+        logger.warning("%s is damaged: key digests are made again", path)
     secret = secrets.token_bytes(_SECRET_BYTES)
     ops.make_directory(path.parent)
     replace_file(ops, path, secret + zlib.crc32(secret).to_bytes(4, "little"))
@@ -210,7 +210,7 @@ def secret_in(path: Path, ops: FileOps) -> bytes:
 def _agree(log: QueueLog, view: IndexView) -> None:
     """Cut what the commit log says otherwise: its end was taken back, or it is another's copy."""
     if log.next_offset > view.max_offset:
-        _logger.warning(
+        logger.warning(
             "%s ends at offset %d, the queue at %d: it is cut",
             log.folder,
             log.next_offset,
@@ -229,7 +229,7 @@ def _agree(log: QueueLog, view: IndexView) -> None:
             low = middle + 1
         else:
             high = middle
-    _logger.warning("%s is another log's from offset %d on: it is cut", log.folder, low)
+    logger.warning("%s is another log's from offset %d on: it is cut", log.folder, low)
     _cut(log, low)
 
 

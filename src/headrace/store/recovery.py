@@ -280,7 +280,7 @@ def _key(queue: QueueState) -> QueueKey:
     return queue.topic, queue.queue_id
 
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +338,7 @@ def recover(
         if start is None:
             raise
         # The checkpoint may belong to another log: then the log alone tells the truth.
-        _logger.warning("%s does not fit the log: indexes are made again", checkpoint_path)
+        logger.warning("%s does not fit the log: indexes are made again", checkpoint_path)
         start, replay = None, Replay(log, catalog, unit_marks, certain_to)
         end = _from_the_log_alone(replay)
     if start is None:
@@ -346,7 +346,7 @@ def recover(
         _forget(checkpoint_path, ops)
     cut = log.end - end
     if cut:
-        _logger.warning("cut %d bytes of an unfinished write at position %d", cut, end)
+        logger.warning("cut %d bytes of an unfinished write at position %d", cut, end)
         log.cut(end)
     log.settle(log.begin if start is None else start)
     if start is None or checkpoint is None or checkpoint.table.begin != log.begin:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # When which queue is compacted: the dirtiest first, never two at once in one queue.
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: A queue whose compaction failed rests so long at first, seconds, and at most so long.
 _COMPACTING_BACK_OFF = 15.0
@@ -230,7 +230,7 @@ class Compactor:
         except _StoppedError:
             pass
         except Exception as error:  # noqa: BLE001 - nobody else hears of it
-            _logger.warning("compaction of queue %s@%d failed: %s", key[0], key[1], error)
+            logger.warning("compaction of queue %s@%d failed: %s", key[0], key[1], error)
             with self._lock:
                 self._failures += 1
                 pause = self._resting.get(key, (0.0, _COMPACTING_BACK_OFF, ""))[1]
@@ -426,7 +426,7 @@ class Reput:
                     self._step(everything=False)
                     self._sync(everything=False)
                 except Exception:
-                    _logger.exception("the reput failed, it goes on")
+                    logger.exception("the reput failed, it goes on")
 
     def _pause(self) -> float:
         """Seconds until something may be due without news."""
@@ -508,7 +508,7 @@ class Reput:
 
     def _fail(self, key: QueueKey, error: Exception) -> None:
         if key not in self._failed:
-            _logger.error("the compaction log of queue %s stays behind: %s", key, error)
+            logger.error("the compaction log of queue %s stays behind: %s", key, error)
         self._add([key], self._durable)
         self._failed[key] = _Failed(str(error), time.monotonic() + _BACK_OFF)
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from headrace.store.settings import StoreSettings
 
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RUN_BYTES = 4 * 1024 * 1024
 """A run of several records, and the entry that it becomes a part of, are no larger."""
@@ -255,7 +255,7 @@ class Staging:
             content = self._ops.read_bytes(path)
         except OSError as error:
             # Its batch is planned anew, as after a part that a power cut damaged.
-            _logger.warning("%s", read_error(path, error))
+            logger.warning("%s", read_error(path, error))
             return
         for number, body in _chunks(path, content):
             _, chunk = _make_chunk(part, number, body)

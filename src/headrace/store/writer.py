@@ -184,7 +184,7 @@ class EntryWriter:
         return offset, position
 
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 OnAppend = Callable[[Collection[QueueKey]], None]
 
@@ -526,7 +526,7 @@ class Writer:
         try:
             self._on_append(keys)
         except Exception:
-            _logger.exception("the callback for new messages raised")
+            logger.exception("the callback for new messages raised")
 
     def undo(self, group: WriteGroup, error: Exception) -> Exception:
         """Take back everything of a group; what to tell its callers."""
@@ -553,7 +553,7 @@ class Writer:
     def _fail(self, error: StoreError) -> None:
         if self.failure is None:
             self.failure = error
-            _logger.error("the store takes no more: %s", error)
+            logger.error("the store takes no more: %s", error)
 
     def _idle_time(self) -> float | None:
         """Seconds until something is due; None when nothing is."""

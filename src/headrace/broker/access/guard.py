@@ -295,7 +295,7 @@ def needs_of(request: Request) -> Iterator[Need]:
     return NEEDS.get(request.command.code, _admin)(request)
 
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Guard:
@@ -328,9 +328,9 @@ class Guard:
         try:
             self.rules = load_rules(self._file)
         except SettingsError as error:
-            _log.error("the access rules stay as they were: %s", error)
+            logger.error("the access rules stay as they were: %s", error)
             return False
-        _log.warning("access rules read again from %s", self._file)
+        logger.warning("access rules read again from %s", self._file)
         return True
 
     def before(self, dispatch: Callable[[Request], None], core: Core) -> Callable[[Request], None]:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HANDLERS", "restore_jobs"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _DRIVER, _OWNER = "HEADRACE_DRIVER", "HEADRACE_OWNER"
 _QUEUE = 0
@@ -84,12 +84,12 @@ def _restored(core: Core, commit_topic: str) -> JobState | None:
         if not block or queue_offset_of(block) != offset:
             core.jobs.lose(commit_topic, offset)
             if core.writable:
-                _log.error("topic %r: its newest commit, offset %d, is lost", commit_topic, offset)
+                logger.error("topic %r: its newest commit, offset %d, is lost", commit_topic, offset)
             return None
         found = stored_commit(block)
         if found is None:
             # Whatever somebody has sent there, the broker starts and the job goes on.
-            _log.warning("topic %r, offset %d: no commit, passed over", commit_topic, offset)
+            logger.warning("topic %r, offset %d: no commit, passed over", commit_topic, offset)
             continue
         record, message = found
         driver, owner = (message.properties.get(name, "") for name in (_DRIVER, _OWNER))

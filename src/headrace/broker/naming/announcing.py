@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Announcer"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: How long a name server may take for anything, seconds.
 _PATIENCE = 3.0
@@ -92,7 +92,7 @@ class Announcer:
         try:
             await self._ask(RequestCode.REGISTER_BROKER, more, body)
         except (OSError, TimeoutError, HeadraceError) as error:
-            _log.warning("name server %s did not take this broker: %s", self._address, error)
+            logger.warning("name server %s did not take this broker: %s", self._address, error)
             return False
         return True
 

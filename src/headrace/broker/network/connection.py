@@ -128,8 +128,8 @@ class ConnectionLedger:
         self.received(connection)
 
 
-_log = logging.getLogger(__name__)
-_quiet = QuietLog(_log)
+logger = logging.getLogger(__name__)
+_quiet = QuietLog(logger)
 
 _SEND_BUFFER = 4 * 1024 * 1024
 #: What goes to the transport at a time when much is to be sent.
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End: called by the loop."""
         if exc is not None:
-            _log.info("connection %d from %s was lost: %s", self.number, self.address, exc)
+            logger.info("connection %d from %s was lost: %s", self.number, self.address, exc)
         self._transport = None
         self._out = []
         self._backlog = None

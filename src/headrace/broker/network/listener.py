@@ -106,8 +106,8 @@ def _subject(host: str) -> str:
         return f"DNS:{host}"
 
 
-_log = logging.getLogger(__name__)
-_quiet = QuietLog(_log)
+logger = logging.getLogger(__name__)
+_quiet = QuietLog(logger)
 
 #: First byte of a TLS handshake.  No frame begins with it: it would be longer than any.
 _HANDSHAKE = b"\x16"

@@ -96,7 +96,7 @@ class Rebuilder:
                 self._complaint = ""
             except (HeadraceError, OSError) as error:
                 if str(error) != self._complaint:
-                    _log.warning("a compaction log is not rebuilt yet: %s", error)
+                    logger.warning("a compaction log is not rebuilt yet: %s", error)
                 self._complaint = str(error)
             await asyncio.sleep(_LOOK)
 
@@ -111,10 +111,10 @@ class Rebuilder:
             entry = await call(self._rebuilds.compact, entry)
         except (GoneError, NotFoundError) as error:
             # The topic was deleted: the follower's own log says so, or will soon.
-            _log.info("queue %d of topic %r is not rebuilt: %s", entry.queue_id, entry.topic, error)
+            logger.info("queue %d of topic %r is not rebuilt: %s", entry.queue_id, entry.topic, error)
             await call(self._rebuilds.drop, entry)
             return
-        _log.warning(
+        logger.warning(
             "rebuilt the compaction log of queue %d of topic %r: %d records up to offset %d",
             entry.queue_id,
             entry.topic,
@@ -130,7 +130,7 @@ class Rebuilder:
                 entry = await call(self._rebuilds.begin, entry, uuid.uuid4().hex)
             answer = await self._ask(remote, entry, first=fresh)
             if answer is None:
-                _log.info("queue %d of topic %r begins again", entry.queue_id, entry.topic)
+                logger.info("queue %d of topic %r begins again", entry.queue_id, entry.topic)
                 fresh = True
                 continue
             fresh = False
@@ -269,7 +269,7 @@ def take_over(core: Core, tables: Tables) -> Versions:
     return {name: row.version for name, row in tables.tables.items()}
 
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Reopen = Callable[[Callable[[], None]], None]
 """Stops the broker, makes a change to its closed store, and starts it again."""
@@ -395,7 +395,7 @@ class FollowerTask:
     def _complain(self, error: Exception) -> None:
         text = str(error)
         if text != self._complaint:
-            _log.warning("following %s: %s", self._primary, text)
+            logger.warning("following %s: %s", self._primary, text)
         self._complaint = text
 
     async def _session(self) -> None:
@@ -482,7 +482,7 @@ class FollowerTask:
         """Have the store cut or emptied while the broker is down."""
         path, head = self._core.folder / "store", self._machine.head
         if isinstance(instruction, TruncateLog):
-            _log.warning(
+            logger.warning(
                 "the log goes up to %d, but is the log of %s only up to %d: the %d bytes behind "
                 "are cut",
                 head.end,
@@ -493,7 +493,7 @@ class FollowerTask:
             self._reopen(partial(cut_log, path, instruction.position))
             return
         if head.end > head.begin:
-            _log.warning(
+            logger.warning(
                 "starting over at position %d of the log of %s: %s",
                 instruction.position,
                 self._primary,

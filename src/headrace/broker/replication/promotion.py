@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["begin_replication", "fence", "promote"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds for the old primary to answer, and for its last bytes to come.
 _PATIENCE = 2.0
@@ -78,7 +78,7 @@ async def promote(core: Core, *, force: bool = False) -> PromoteAnswer:
     replication.become(Role.PRIMARY, left=old, tell=end is None, primary="")
     core.follower = None
     await core.in_thread(compact_all, core)
-    _log.warning("promoted to epoch %d at position %d, in place of %s", epoch, position, old)
+    logger.warning("promoted to epoch %d at position %d, in place of %s", epoch, position, old)
     if end is None:
         core.keep("broker-telling", _tell_old_primary(core))
     return PromoteAnswer(
@@ -96,7 +96,7 @@ async def _fence_old(core: Core, old: str, epoch: int) -> int | None:
     except FencedError:
         raise
     except HeadraceError as error:
-        _log.warning("the old primary at %s was not asked: %s", old, error.message)
+        logger.warning("the old primary at %s was not asked: %s", old, error.message)
         return None
 
 
@@ -124,12 +124,12 @@ async def _tell_old_primary(core: Core) -> None:
                 await remote.ask(RequestCode.FENCE, msgspec.json.encode(asked))
             state.tell = False
             core.replication.save()
-            _log.warning("the old primary at %s takes no more writes", state.left)
+            logger.warning("the old primary at %s takes no more writes", state.left)
         except FencedError as error:
             # It knows this epoch already, or a newer one: then it has told us.
             state.tell = False
             core.replication.save()
-            _log.info("%s", error.message)
+            logger.info("%s", error.message)
         except (HeadraceError, OSError):
             await asyncio.sleep(_PAUSE)
 

@@ -270,7 +270,7 @@ class RebuildLeases:
                 self.end(key, session)
 
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Replication:
@@ -341,7 +341,7 @@ class Replication:
         """Take the role that the file and the settings say. Caller: start of the broker."""
         start = role_at_start(self.state, self._settings.follow)
         if start.warning:
-            _log.warning("%s", start.warning)
+            logger.warning("%s", start.warning)
         before = self.state.role
         self.state.role = start.role
         if start.role is Role.FOLLOWER:
@@ -375,7 +375,7 @@ class Replication:
         """Take no more writes: another broker was promoted."""
         if self.state.role is Role.FOLLOWER:
             return
-        _log.warning(
+        logger.warning(
             "this broker takes no more writes: %s was promoted to epoch %d, and this log has "
             "epoch %d; start it with --follow to let it follow",
             primary or "another broker",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HalfMessageEnd", "Transactions"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _GROUP = "CID_RMQ_SYS_TRANS"
 _READ_COUNT = 4096
@@ -242,7 +242,7 @@ class Transactions:
                     self.follow()
                     await self._check()
             except Exception:  # noqa: BLE001  (whatever it is, the next round may succeed)
-                _log.exception("producers cannot be asked about their half messages")
+                logger.exception("producers cannot be asked about their half messages")
                 await asyncio.sleep(_LOOK)
             self.save_progress()
             due = self._book.next_due()
@@ -276,11 +276,11 @@ class Transactions:
         book.checked(asked, core.now(), marks=marks)
         unanswered = sum(not ask() for ask in questions)
         if unanswered:
-            _log.warning("no producer is here to be asked about %d half messages", unanswered)
+            logger.warning("no producer is here to be asked about %d half messages", unanswered)
 
     async def _discard(self, half: Half, append: QueueAppend | None, checks: int) -> None:
         where = f"; it lies in topic {DISCARD_TOPIC}" if append else ""
-        _log.error("nobody answered %d times about half message %d%s", checks, half.offset, where)
+        logger.error("nobody answered %d times about half message %d%s", checks, half.offset, where)
         await self._end(half.offset, Outcome.DISCARDED, append)
 
     def _question(self, message: StoredMessage, checks: int) -> Callable[[], bool]:

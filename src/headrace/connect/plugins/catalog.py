@@ -24,7 +24,7 @@ from headrace.errors import PluginError
 
 __all__ = ["GROUPS", "Catalog", "Family", "Plugin", "packages_in", "type_of"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Family = str
 """What a config key asks for: ``connectors``, ``converters``, ``header_converters`` ..."""
@@ -207,7 +207,7 @@ def _entry(plugin: Plugin) -> dict[str, Any]:
         entry["type"] = plugin.known or type_of(loaded, plugin)
         entry["version"] = _version(loaded, plugin)
     except PluginError as error:
-        _log.warning("%s", error)
+        logger.warning("%s", error)
         entry["error"] = error.message
     return entry
 
@@ -255,7 +255,7 @@ def _unlisted(name: str, family: Family) -> Plugin | None:
         # The packages around the module are imported for this.
         there = importlib.util.find_spec(module) is not None
     except (Exception, SystemExit):  # noqa: BLE001 - plugins may raise anything
-        _log.debug("looking for %s failed", module, exc_info=True)
+        logger.debug("looking for %s failed", module, exc_info=True)
         there = False
     return Plugin(target, family, origin=module.partition(".")[0]) if there else None
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Section", "answer", "definitions"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -141,5 +141,5 @@ def _asked(
         return ask(values)
     except Exception:  # noqa: BLE001 - plugins may raise anything
         # Other values may be wrong, and so None: their own errors say so.
-        _log.debug("what the key %s recommends or shows is not known", key.name, exc_info=True)
+        logger.debug("what the key %s recommends or shows is not known", key.name, exc_info=True)
         return otherwise

@@ -135,7 +135,7 @@ def split_ranges(ranges: Sequence[ReadRange], least: int | None) -> list[ReadRan
 
 # Planning batches: where a query begins, how far the next batch goes, what its tasks read.
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class BatchPlanner:
@@ -247,7 +247,7 @@ class StreamPlanner:
                 hint="start the query with a new checkpoint, or set failOnDataLoss to false to go"
                 " on at the first message there is",
             )
-        _log.warning("%s; going on at its first message", what)
+        logger.warning("%s; going on at its first message", what)
 
     def reported(self) -> Offsets | None:
         """Say where the queues ended when that was last asked."""

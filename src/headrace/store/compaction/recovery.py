@@ -285,7 +285,7 @@ def _manifest(folder: Path, ops: FileOps) -> Iterator[Damage]:
         yield Damage(path, 0, "the manifest is missing or damaged; its copy is used")
 
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _GENERATION = re.compile(r"^\d+-(\d+)\.")
 
@@ -348,7 +348,7 @@ def remove_files(paths: list[Path], ops: FileOps) -> list[Path]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            _log.warning("could not remove %s, will try again: %s", path, error)
+            logger.warning("could not remove %s, will try again: %s", path, error)
             left.append(path)
     return left
 
@@ -410,7 +410,7 @@ def _settle(path: Path, begin: int, end: int, size: int, ops: FileOps) -> None:
     fd = ops.open(path, os.O_RDWR)
     try:
         if end < size:
-            _log.warning("%s: cut a torn end of %d bytes off", path, size - end)
+            logger.warning("%s: cut a torn end of %d bytes off", path, size - end)
             ops.truncate(fd, end)
         rewrite(ops, fd, begin, end)
     finally:

@@ -352,7 +352,7 @@ def _file_at(found: Survey, position: int) -> LogFile:
 
 # Repairing a store: a plan that says what would be done and lost, then the doing of it.
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _PLAN, _REPORT = "plan.json", "report.json"
 
@@ -536,7 +536,7 @@ def _evidence_of_unfinished(folder: Path, ops: FileOps) -> Evidence | None:
         try:
             notes = msgspec.json.decode(ops.read_bytes(path), type=_Notes)
         except (OSError, msgspec.DecodeError) as error:
-            _logger.warning("%s cannot be read: %s", path, error)
+            logger.warning("%s cannot be read: %s", path, error)
             continue
         if notes.position >= 0:
             facts = {(topic, queue): QueueFact(*fact) for topic, queue, *fact in notes.queues}

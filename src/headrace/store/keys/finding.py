@@ -263,7 +263,7 @@ def _crc_at(content: bytearray, at: int) -> int:
     return int(_CRC.unpack_from(content, at)[0])
 
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _SUFFIX = ".keys"
 #: Bytes at the end of a stretch whose checksum tells it from others at the same place.
@@ -345,7 +345,7 @@ class KeyIndex:
             try:
                 return file.find(wanted)
             except DamagedSidecarError as error:
-                _logger.warning("%s: it is made anew", error)
+                logger.warning("%s: it is made anew", error)
                 return self._make(segment).find(wanted)
 
     def _file(self, segment: Segment) -> Sidecar:
@@ -359,7 +359,7 @@ class KeyIndex:
         except FileNotFoundError:
             return self._make(segment)
         except DamagedSidecarError as error:
-            _logger.warning("%s: it is made anew", error)
+            logger.warning("%s: it is made anew", error)
             return self._make(segment)
         self._files[segment.base] = (subject, file)
         return file

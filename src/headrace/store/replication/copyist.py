@@ -66,7 +66,7 @@ def empty_store(path: Path, begin: int, ops: FileOps | None = None) -> None:
     ops.remove_tree(old)
 
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Copyist:
@@ -110,7 +110,7 @@ class Copyist:
     def cut(self, instruction: TruncateLog, log: str) -> CutDone:
         """Remove what the primary does not have."""
         end = self.head(log).end
-        _log.warning(
+        logger.warning(
             "%s: the log goes up to %d, but is the primary's only up to %d: %d bytes are cut",
             self._path,
             end,
@@ -125,7 +125,7 @@ class Copyist:
         """Empty the store, and begin at a position."""
         held = self.head(log)
         level = logging.WARNING if held.end > held.begin else logging.INFO
-        _log.log(
+        logger.log(
             level,
             "%s: starts over at position %d of the primary's log: %s",
             self._path,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueRebuild", "Rebuilds", "RebuildStage", "read_journal"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RebuildStage(StrEnum):
@@ -79,7 +79,7 @@ def read_journal(path: Path, ops: FileOps) -> list[QueueRebuild] | None:
         return []
     except (ValueError, msgspec.MsgspecError):
         pass
-    _log.warning("%s is damaged: compaction logs are rebuilt from the beginning", path)
+    logger.warning("%s is damaged: compaction logs are rebuilt from the beginning", path)
     return None
 
 
