@@ -21,14 +21,6 @@ if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from pydantic import BaseModel, ValidationError
 
-__all__ = [
-    "describe_default",
-    "environment_values",
-    "named_values",
-    "parse_duration",
-    "setting",
-    "validate",
-]
 
 PREFIX = "HEADRACE_"
 

@@ -18,14 +18,6 @@ from pathlib import Path
 
 from headrace.errors import StoreLockedError
 
-__all__ = [
-    "BrokerAddress",
-    "address_published",
-    "broker_folder",
-    "embedded_broker",
-    "running_broker",
-]
-
 _CONNECT_TIMEOUT = 2.0
 
 
@@ -78,7 +70,7 @@ def address_published(data_dir: Path, address: str, pid: int) -> Iterator[None]:
 def embedded_broker(
     data_dir: Path, *, patience: timedelta = timedelta(seconds=15)
 ) -> Iterator[str]:
-    """Give the address of the broker of a data folder; start one when there is none.
+    """Yield the address of the broker of a data folder; start one when there is none.
 
     A broker that was started here is a process of its own; it stops with the context, and when
     this process is killed.

@@ -49,15 +49,6 @@ import msgspec
 
 from headrace.errors import DeserializationError, SerializationError
 
-__all__ = [
-    "PLAIN_TYPES",
-    "decode",
-    "decode_many",
-    "encode_canonical",
-    "encode_exact",
-    "encode_exact_many",
-]
-
 _DOUBLE = struct.Struct(">d")
 _NAN = b"f" + _DOUBLE.pack(math.nan)
 _MICROSECOND = timedelta(microseconds=1)

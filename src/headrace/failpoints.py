@@ -27,16 +27,6 @@ from typing import Protocol
 
 from headrace.errors import SettingsError
 
-__all__ = [
-    "ENVIRONMENT_VARIABLE",
-    "Failpoint",
-    "arm",
-    "arm_in_folder",
-    "failpoint",
-    "parse_failpoints",
-    "read_hits",
-]
-
 ENVIRONMENT_VARIABLE = "HEADRACE_FAILPOINTS"
 
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -136,7 +126,9 @@ def parse_failpoints(text: str) -> dict[str, Failpoint]:
 
 
 def read_hits(folder: Path) -> dict[str, list[str]]:
-    """Give the kinds of process that hit each failpoint, in order: driver, planner, worker, broker.
+    """Return the kinds of process that hit each failpoint, in order.
+
+    Driver, planner, worker, broker.
 
     Examples
     --------

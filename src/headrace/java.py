@@ -27,8 +27,6 @@ from typing import Literal
 from headrace.errors import JavaNotFoundError, UnsafeFileError
 from headrace.private import private_folder, users_folder
 
-__all__ = ["MINIMUM_JAVA", "Java", "cache_folders", "find_java", "use_java"]
-
 logger = logging.getLogger(__name__)
 
 MINIMUM_JAVA = 17

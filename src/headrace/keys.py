@@ -29,26 +29,6 @@ import pyarrow as pa
 from headrace.encoding import decode, decode_many, encode_canonical
 from headrace.errors import DeserializationError, SerializationError
 
-__all__ = [
-    "EXACT_KEY",
-    "KEYS",
-    "MAX_KEY_SIZE",
-    "decode_key",
-    "decode_keys",
-    "encode_key",
-    "encode_keys",
-    "hex_key",
-    "hex_keys",
-    "key_from_properties",
-    "key_hash",
-    "key_hashes",
-    "key_properties",
-    "keys_from_columns",
-    "partition_of",
-    "partitions_of",
-    "properties_of_key",
-]
-
 KEYS = "KEYS"
 """RocketMQ's property for a message's keys."""
 
@@ -64,7 +44,7 @@ _MOST_HEX = (1 << 31) - 1
 
 
 def encode_key(key: object) -> bytes:
-    r"""Give the canonical bytes of a key.
+    r"""Return the canonical bytes of a key.
 
     Raises
     ------
@@ -96,7 +76,7 @@ def decode_key(data: bytes) -> Any:
 
 
 def encode_keys(keys: list[Any]) -> list[bytes]:
-    """Give the canonical bytes of many keys.
+    """Return the canonical bytes of many keys.
 
     Examples
     --------
@@ -156,7 +136,7 @@ def key_hashes(keys: list[bytes]) -> npt.NDArray[np.uint32]:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Give the partition, or queue, of a key's canonical bytes.
+    """Return the partition, or queue, of a key's canonical bytes.
 
     Examples
     --------
@@ -167,12 +147,12 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def partitions_of(keys: list[bytes], partitions: int) -> npt.NDArray[np.int64]:
-    """Give the partitions, or queues, of many keys' canonical bytes."""
+    """Return the partitions, or queues, of many keys' canonical bytes."""
     return key_hashes(keys).astype(np.int64) % partitions
 
 
 def hex_key(key: bytes) -> str:
-    """Give the hex of a key's canonical bytes, or their SHA-256 in hex where that is too long.
+    """Return the hex of a key's canonical bytes, or their SHA-256 in hex where that is too long.
 
     Examples
     --------
@@ -185,7 +165,7 @@ def hex_key(key: bytes) -> str:
 
 
 def hex_keys(keys: list[bytes]) -> pa.BinaryArray | None:
-    """Give the hex of many keys' canonical bytes; None where one is too long for that.
+    """Return the hex of many keys' canonical bytes; None where one is too long for that.
 
     Examples
     --------
@@ -204,7 +184,7 @@ def hex_keys(keys: list[bytes]) -> pa.BinaryArray | None:
 
 
 def properties_of_key(key: object) -> dict[str, str]:
-    """Give the message properties in which a key travels.
+    """Return the message properties in which a key travels.
 
     Raises
     ------
@@ -270,7 +250,7 @@ def _from_hex(text: str) -> Any:
 
 
 def key_properties(keys: list[Any], encoded: list[bytes]) -> list[bytes]:
-    r"""Give the property bytes (``name\x01value\x02`` ...) in which many keys travel.
+    r"""Return the property bytes (``name\x01value\x02`` ...) in which many keys travel.
 
     Parameters
     ----------

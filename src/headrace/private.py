@@ -17,15 +17,6 @@ from typing import Final
 
 from headrace.errors import UnsafeFileError
 
-__all__ = [
-    "is_loopback",
-    "is_private",
-    "owners_folder",
-    "owners_secret",
-    "private_folder",
-    "users_folder",
-]
-
 _FOLDER, _FILE = 0o700, 0o600
 _OTHERS = 0o077
 _OF_ROOT: Final = 0

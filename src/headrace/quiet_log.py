@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["QuietLog"]
-
 
 @dataclass(slots=True)
 class _Kind:

@@ -16,16 +16,6 @@ from typing import Any, Literal, get_args, get_type_hints
 from headrace._setting import PREFIX, describe_default, environment_values, setting, validate
 from headrace.errors import SettingsError
 
-__all__ = [
-    "Guarantee",
-    "Isolation",
-    "JobSettings",
-    "OnExpiredOffset",
-    "StartPosition",
-    "settings_page",
-    "usable_cores",
-]
-
 Guarantee = Literal["exactly_once", "at_least_once"]
 """What holds for each record after failures."""
 

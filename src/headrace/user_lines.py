@@ -8,8 +8,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-__all__ = ["is_ours", "line_of_stack", "user_line"]
-
 _OWN_FOLDER = str(Path(__file__).parent)
 
 

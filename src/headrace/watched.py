@@ -16,8 +16,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-__all__ = ["OnFailure", "end_process", "watched_task", "watched_thread"]
-
 logger = logging.getLogger(__name__)
 
 OnFailure = Callable[[BaseException], None]

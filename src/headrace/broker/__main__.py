@@ -21,8 +21,6 @@ from headrace.broker.replication.remote import PeerSecurity
 from headrace.broker.server import BrokerServer, BrokerSettings, TlsMode
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError
 
-__all__ = ["main"]
-
 _MIB = 1024 * 1024
 _NOT_SETTINGS = (
     "data",

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from headrace.broker.network.mailbox import Mailbox
     from headrace.store import AppendResult, MessageStore, QueueAppend
 
-__all__ = ["AppendOutcome", "Appends", "OnAppended"]
-
 
 @dataclass(slots=True)
 class AppendOutcome:

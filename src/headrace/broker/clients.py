@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.protocol.groups import ConsumerData, Heartbeat, SubscriptionData
 
-__all__ = ["ClientRegistry", "ConsumerGroup", "Member", "Notify"]
-
 
 @dataclass(slots=True)
 class Member:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from headrace.broker.server import BrokerSettings
     from headrace.store import AppendResult, MessageStore, QueueAppend
 
-__all__ = ["Core"]
 
 logger = logging.getLogger(__name__)
 
@@ -297,7 +296,7 @@ class Core:
         self.save_soon()
 
     def retry_topic(self, group: str) -> TopicConfig:
-        """Give the topic of a group's retries, created as the group's settings say.
+        """Return the topic of a group's retries, created as the group's settings say.
 
         Raises
         ------

@@ -355,7 +355,7 @@ class DelayedDelivery:
             self._woken.clear()
 
     def _keep_from(self) -> int | None:
-        """Give the position of the oldest message that waits. Caller: retention's thread."""
+        """Return the position of the oldest message that waits. Caller: retention's thread."""
         scheduler = self.scheduler
         if not self._core.writable:
             return None

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
     from headrace.protocol.messages import StoredMessage
 
-__all__ = ["Draft"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:

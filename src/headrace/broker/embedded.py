@@ -26,7 +26,6 @@ from headrace.watched import watched_thread
 if TYPE_CHECKING:
     from headrace.broker.server import BrokerSettings
 
-__all__ = ["READY_LINE", "BrokerProcess", "EmbeddedBroker", "ExitCode", "spawn_broker"]
 
 READY_LINE = "headrace broker listening on {address}, data in {data}"
 """What a broker process prints once it takes connections."""

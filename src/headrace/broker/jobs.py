@@ -32,8 +32,6 @@ from headrace.protocol.transactions import (
     split_queue_name,
 )
 
-__all__ = ["JobBook", "JobState", "check_commit", "check_commit_topic", "check_parts"]
-
 #: Brokers number the messages of a queue with 64 bits.
 _MOST_MESSAGES = 1 << 63
 _RESTORE = (

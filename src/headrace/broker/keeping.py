@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.protocol.routes import TopicConfig
 
-__all__ = [
-    "COMPACTED",
-    "compact_all",
-    "is_compacted",
-    "keep_as_configured",
-    "parse_compaction",
-    "parse_retention",
-    "parse_size",
-]
 
 COMPACTED = {CLEANUP_POLICY: "COMPACTION"}
 """The attribute of topics that keep the newest message of each key."""

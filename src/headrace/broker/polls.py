@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["LongPolls", "Poll", "Queue"]
-
 Queue = tuple[str, int]
 """A topic and a queue id."""
 

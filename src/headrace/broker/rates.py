@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["Rate"]
-
 _SPANS = (10.0, 60.0, 600.0)
 
 

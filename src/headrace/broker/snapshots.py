@@ -12,8 +12,6 @@ import msgspec
 from headrace.errors import CorruptLogError
 from headrace.store.fileops import FileOps, replace_file, write_error
 
-__all__ = ["SavedTable", "load_snapshot", "save_snapshot"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from headrace.errors import BrokerError, InvalidParameterError
 from headrace.protocol.codes import ResponseCode
 from headrace.protocol.routes import MappingDetail, MappingInfo, MappingItem
 
-__all__ = ["LogicalQueue", "StaticTopics"]
-
 _SCOPE = "__global__"
 
 

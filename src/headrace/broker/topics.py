@@ -13,21 +13,6 @@ from headrace.protocol.attributes import apply_attributes
 from headrace.protocol.codes import Perm
 from headrace.protocol.routes import TopicConfig
 
-__all__ = [
-    "CLOSED_TOPICS",
-    "DEAD_PREFIX",
-    "DEFAULT_TOPIC",
-    "DELAY_TOPIC",
-    "DISCARD_TOPIC",
-    "HALF_TOPIC",
-    "MARK_TOPIC",
-    "PROGRESS_TOPIC",
-    "RETRY_PREFIX",
-    "TIMER_TOPIC",
-    "TopicTable",
-    "check_topic_name",
-]
-
 DEFAULT_TOPIC = "TBW102"
 """The topic whose settings a producer's new topic takes over."""
 

@@ -19,7 +19,6 @@ from headrace.cli._cluster import connecting
 if TYPE_CHECKING:
     from headrace.broker import BrokerSettings
 
-__all__ = ["app"]
 
 app = typer.Typer(
     help="Run the embedded broker, name server and broker on one port, until Ctrl-C.",

@@ -124,7 +124,7 @@ def settings_from(namesrv: str | None, data_dir: Path | None) -> JobSettings:
 
 @contextlib.contextmanager
 def cluster_address(settings: JobSettings) -> Iterator[str]:
-    """Give the name server: the one that is named, or the embedded broker's."""
+    """Yield the name server: the one that is named, or the embedded broker's."""
     if settings.namesrv is not None:
         yield settings.namesrv
         return

@@ -21,7 +21,6 @@ from headrace.errors import ConfigurationError, ProtocolError
 if TYPE_CHECKING:
     from headrace.client import AsyncPullConsumer, Client, Message, MessageQueue, PullResult
 
-__all__ = ["consume", "print_queues", "produce"]
 
 _CHUNK = 10_000
 _POLL = timedelta(seconds=10)

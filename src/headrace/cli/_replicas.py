@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from headrace.protocol.frames import Command
     from headrace.protocol.replication import ReplicationInfo
 
-__all__ = ["promote", "replicas"]
 
 Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="The broker's address.")]
 #: The last bytes of the old primary may take a while.

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from headrace.cli.loading import Program
     from headrace.spark import StreamJob, TransactionJob
 
-__all__ = ["run"]
 
 _FIELDS = {field.name: field for field in dataclasses.fields(JobSettings)}
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from headrace.runtime.state.views import StateView
     from headrace.topology import Operator
 
-__all__ = ["app"]
 
 app = typer.Typer(
     help="Look into the state of a job, as of its last commit, also while it runs.",

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from headrace.store.damage.examination import Examination, RepairPlan
     from headrace.store.damage.findings import Finding
 
-__all__ = ["app"]
 
 app = typer.Typer(
     help="Look for damage in the files of the embedded broker, and repair them.",

@@ -106,7 +106,7 @@ _FENCED = 3
 
 
 def terminal(*, error: bool = False) -> Console:
-    """Give the console for results, or the one for everything else.
+    """Return the console for results, or the one for everything else.
 
     It shows names and texts of others as they are: none is markup, none steers the terminal.
     """
@@ -188,7 +188,7 @@ def flush_output() -> None:
 
 
 def status_of(error: BaseException) -> int:
-    """Give the exit status of a command that fails.
+    """Return the exit status of a command that fails.
 
     >>> status_of(ValueError()), status_of(FencedError("another driver"))
     (1, 3)

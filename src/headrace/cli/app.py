@@ -30,8 +30,6 @@ from headrace.cli import (
 from headrace.cli._cluster import connecting
 from headrace.cli._terminal import debug_wanted, flush_output, report, status_of
 
-__all__ = ["app", "main"]
-
 
 @dataclass(slots=True)
 class _Switches:

@@ -29,7 +29,6 @@ def describe(
     dot: Annotated[bool, typer.Option("--dot", help="Write Graphviz DOT.")] = False,
 ) -> None:
     """Print a pipeline's graph, its stages, its topics and its state stores."""
-
     topology = load_program(file).topology
     sys.stdout.write(topology.to_dot() if dot else topology.describe())
 
@@ -141,7 +140,10 @@ def _failed(path: Path, error: BaseException) -> ConfigurationError:
 
 
 def parted(given: Path) -> tuple[Path, str]:
-    """Give the file and the variable of ``FILE:NAME``; the variable is ``topology`` without one."""
+    """Return the file and the variable of ``FILE:NAME``.
+
+    The variable is ``topology`` without one.
+    """
     text, colon, variable = str(given).rpartition(":")
     if colon and variable.isidentifier() and not given.is_file():
         return Path(text), variable

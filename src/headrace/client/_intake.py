@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from headrace.client.push_options import MessageQueue
     from headrace.protocol.messages import StoredMessage
 
-__all__ = ["QueueIntake", "IntakeLimits"]
 
 logger = logging.getLogger("headrace.client")
 

@@ -19,7 +19,6 @@ from headrace.user_lines import user_line
 if TYPE_CHECKING:
     from headrace.protocol.messages import StoredMessage
 
-__all__ = ["Heard", "Listener", "Listening"]
 
 logger = logging.getLogger("headrace.client")
 

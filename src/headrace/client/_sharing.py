@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from headrace.client.push_options import MessageQueue
     from headrace.client.settings import ClientSettings
 
-__all__ = ["QueueOwner", "Sharing", "Start", "first_offset", "start_offset"]
 
 logger = logging.getLogger("headrace.client")
 

@@ -113,7 +113,7 @@ class GroupAdministration:
         )
 
     async def _group_tables(self) -> AsyncIterator[dict[str, SubscriptionGroupConfig]]:
-        """Give the groups that each broker knows, by name."""
+        """Yield the groups that each broker knows, by name."""
         for broker in await self.client.brokers():
             answer = await self.client.ask_broker(
                 broker, lambda: Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)

@@ -40,7 +40,7 @@ class PullSize:
 async def follow(
     puller: AsyncPullConsumer, queue: MessageQueue, offset: int, size: PullSize
 ) -> AsyncGenerator[PullResult | HeadraceError, None]:
-    """Give the answers of all pulls from an offset on, empty ones too, and their failures.
+    """Yield the answers of all pulls from an offset on, empty ones too, and their failures.
 
     The next pull is sent when the next answer is asked for: who waits with that holds back the
     broker.

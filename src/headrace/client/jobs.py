@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from headrace.client.client import AsyncClient
 
-__all__ = ["AsyncJobs", "JobsStatistics", "StageTarget"]
 
 T = TypeVar("T")
 

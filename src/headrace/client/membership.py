@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
     from headrace.client.push_options import MessageQueue
 
-__all__ = ["MemberRole", "Membership", "host_name", "new_client_id"]
 
 _numbers = itertools.count(1)
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from headrace.client.client import AsyncClient
 
-__all__ = ["AsyncProducer", "ProducerStatistics", "SendResult"]
 
 _Chooser = Callable[[], Awaitable[MessageQueue]]
 _DEFAULT_GROUP = "headrace"

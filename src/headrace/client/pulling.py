@@ -119,7 +119,7 @@ class ReadAhead:
         self._sent: deque[tuple[int, asyncio.Task[PullResult]]] = deque()
 
     async def results(self, begin: int, end: int) -> AsyncGenerator[PullResult, None]:
-        """Give the answers that hold the messages from ``begin`` up to ``end``, in order.
+        """Yield the answers that hold the messages from ``begin`` up to ``end``, in order.
 
         Raises
         ------
@@ -322,7 +322,7 @@ class AsyncPullConsumer:
     async def _shown(
         self, results: AsyncGenerator[PullResult, None], begin: int, end: int
     ) -> AsyncGenerator[PullResult, None]:
-        """Give what this consumer may see of blocks that follow one another."""
+        """Yield what this consumer may see of blocks that follow one another."""
         offset = begin
         async for result in results:
             if self._committed is None:

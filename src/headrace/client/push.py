@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.client.push_options import MessageQueue
     from headrace.protocol.messages import StoredMessage
 
-__all__ = ["AsyncPushConsumer"]
 
 logger = logging.getLogger("headrace.client")
 
@@ -146,7 +145,7 @@ class AsyncPushConsumer:
         self._raise_failure()
 
     async def messages(self) -> AsyncGenerator[Delivery, None]:
-        """Give message after message, without a listener; each must be settled.
+        """Yield message after message, without a listener; each must be settled.
 
         At most ``PushOptions.concurrency`` messages are out at once.
 

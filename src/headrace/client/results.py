@@ -240,7 +240,7 @@ class CommittedReading:
         self._shows_parts = False
 
     async def of(self, result: PullResult, offset: int, wait: timedelta) -> PullResult:
-        """Give what is committed of the answer to a pull that began at an offset.
+        """Return what is committed of the answer to a pull that began at an offset.
 
         A commit is waited for as long as ``wait`` says.  What waits longer is left out, and the
         answer's ``next_offset`` is where it begins.
@@ -249,7 +249,7 @@ class CommittedReading:
         return given
 
     async def whole(self, result: PullResult, offset: int, end: int) -> PullResult:
-        """Give all messages below ``end`` of an answer, once they are committed.
+        """Return all messages below ``end`` of an answer, once they are committed.
 
         Raises
         ------
@@ -367,7 +367,7 @@ class CommittedReading:
         return Judged(np.concatenate(keep), judged.waits_for)
 
     async def _committed(self, job: str, batch: int, deadline: float) -> int:
-        """Give the last committed batch of a job, once it is this one, or after a while."""
+        """Return the last committed batch of a job, once it is this one, or after a while."""
         if job not in self._commits:
             self._commits.setdefault(job, await self._find(job))
         commits = self._commits[job]

@@ -11,8 +11,6 @@ from pathlib import Path
 from headrace.errors import SettingsError
 from headrace.protocol.signing import Credentials
 
-__all__ = ["ClientSettings", "parse_addresses", "read_certificates"]
-
 _MIB = 1024 * 1024
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from headrace.client.push_options import MessageQueue
     from headrace.protocol.columns import MessageColumns
 
-__all__ = ["AsyncTableReader", "AsyncTableWriter", "TableStatistics"]
 
 logger = logging.getLogger("headrace.client")
 

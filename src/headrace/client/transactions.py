@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from headrace.client.push_options import MessageQueue
     from headrace.protocol.messages import Message, StoredMessage
 
-__all__ = [
-    "AsyncTransactionProducer",
-    "LocalTransactionState",
-    "Transaction",
-    "TransactionStatistics",
-]
 
 logger = logging.getLogger("headrace.client")
 
@@ -316,7 +310,7 @@ class AsyncTransactionProducer(AsyncProducer):
     async def _checked(self, message: StoredMessage) -> LocalTransactionState:
         try:
             state = await _called(self._check, message)
-        except Exception as error:  # noqa: BLE001  a user's function raises what it likes
+        except Exception as error:
             line = user_line(error, self._check)
             logger.error(
                 "checking transaction %s of group %r failed: %s: %s%s",

@@ -20,19 +20,6 @@ from headrace.columns.expressions import Expression, Name, Node, Value, node_of
 from headrace.columns.functions import evaluate
 from headrace.columns.schema import WIDE
 
-__all__ = [
-    "Partials",
-    "Measure",
-    "avg",
-    "count",
-    "group",
-    "max",
-    "merge_cells",
-    "min",
-    "regroup",
-    "sum",
-]
-
 #: ``total`` is a sum of updates, which is null again when its last value is taken back.
 Kind = Literal["count", "sum", "min", "max", "avg", "total"]
 #: Cells of each kind, by the way in which they merge.
@@ -79,7 +66,7 @@ class Measure:
         return f"{self.kind}({'' if self.argument is None else self.argument})"
 
     def result(self, cells: Sequence[Any]) -> Any:
-        """Give what the cells say; null where there was no value."""
+        """Return what the cells say; null where there was no value."""
         if len(self.cells) == 1:
             return cells[0]
         total, number = cells
@@ -88,7 +75,7 @@ class Measure:
         return total / number if self.kind == "avg" else total
 
     def of_updates(self) -> Measure:
-        """Give one that takes values back.
+        """Return one that takes values back.
 
         Raises
         ------
@@ -127,17 +114,17 @@ def sum(of: Expression | str) -> Measure:  # noqa: A001 - read as columns.sum
 
 
 def min(of: Expression | str) -> Measure:  # noqa: A001 - read as columns.min
-    """Give the least value, null where there is none."""
+    """Return the least value, null where there is none."""
     return _measure("min", of)
 
 
 def max(of: Expression | str) -> Measure:  # noqa: A001 - read as columns.max
-    """Give the greatest value, null where there is none."""
+    """Return the greatest value, null where there is none."""
     return _measure("max", of)
 
 
 def avg(of: Expression | str) -> Measure:
-    """Give the mean of values, null where there is none; a decimal of decimals."""
+    """Return the mean of values, null where there is none; a decimal of decimals."""
     return _measure("avg", of)
 
 
@@ -207,7 +194,7 @@ def _grouped(
 
 
 def _summable(values: pa.Array) -> pa.Array:
-    """Give values in a type that their sum fits, whatever the groups are."""
+    """Return values in a type that their sum fits, whatever the groups are."""
     kind = values.type
     if pa.types.is_boolean(kind):
         return values.cast(pa.int64())

@@ -10,8 +10,6 @@ import pyarrow as pa
 from headrace.encoding import decode, encode_exact
 from headrace.serdes.base import Serde
 
-__all__ = ["CellsSerde"]
-
 #: First byte of a tuple as :mod:`headrace.encoding` writes it; no MessagePack array begins so.
 _EXACT = ord("(")
 

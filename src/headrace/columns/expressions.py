@@ -10,21 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = [
-    "Call",
-    "Expression",
-    "Name",
-    "Node",
-    "Value",
-    "coalesce",
-    "col",
-    "concat",
-    "explode",
-    "if_else",
-    "lit",
-    "node_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Name:
@@ -275,7 +260,7 @@ def lit(value: Any) -> Expression:
 
 
 def explode(items: Expression) -> Expression:
-    """Give one record for each item of a list; records with an empty list or none give nothing.
+    """Return one record for each item of a list; records with an empty list or none give nothing.
 
     Stands only at the top of a column of ``select``, and once in it.
 
@@ -288,7 +273,7 @@ def explode(items: Expression) -> Expression:
 
 
 def coalesce(*choices: Any) -> Expression:
-    """Give the first that is not null.
+    """Return the first that is not null.
 
     Examples
     --------
@@ -322,7 +307,7 @@ def concat(*texts: Any) -> Expression:
 
 
 def node_of(value: Any) -> Node:
-    """Give the node of an expression, or of a plain value."""
+    """Return the node of an expression, or of a plain value."""
     if isinstance(value, Expression):
         return value.node
     return Value(value)

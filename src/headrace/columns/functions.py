@@ -255,7 +255,7 @@ def _is_in(value: Column, *choices: pa.Scalar) -> Column:
 
 
 def _held(choice: Any, kind: pa.DataType) -> list[Any]:
-    """Give a choice as a column of numbers holds it; nothing where none can be equal to it."""
+    """Return a choice as a column of numbers holds it; nothing where none can be equal to it."""
     if not isinstance(choice, int | float | Decimal):
         return [choice]
     floating, whole = pa.types.is_floating(kind), pa.types.is_integer(kind)
@@ -496,7 +496,7 @@ def exploded(
 
 
 def filtered(node: Node, batch: pa.RecordBatch) -> pa.Array:
-    """Give the rows for which a condition is true, neither false nor null, by index."""
+    """Return the rows for which a condition is true, neither false nor null, by index."""
     kept = evaluate(node, batch)
     if not pa.types.is_boolean(kept.type):
         message = f"a condition gives true or false, and {node} gives {kept.type}"
@@ -532,11 +532,11 @@ class CellsOf:
     keys: tuple[tuple[str, pa.DataType], ...]
 
     def __call__(self, value: Any) -> tuple[Any, ...]:
-        """Give the cells of one record."""
+        """Return the cells of one record."""
         return self.of_many([value])[0]
 
     def of_many(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Give the cells of many records."""
+        """Return the cells of many records."""
         batch = values.batch if isinstance(values, ColumnValues) else self.schema.batch(values)
         columns: list[list[Any]] = []
         for measure in self.measures:
@@ -548,7 +548,7 @@ class CellsOf:
         return list(zip(*columns, strict=True))
 
     def result(self, cells: Sequence[Any]) -> dict[str, Any]:
-        """Give what merged cells say, by the names of the measures."""
+        """Return what merged cells say, by the names of the measures."""
         results: dict[str, Any] = {}
         at = 0
         for measure in self.measures:

@@ -14,8 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["WIDE", "Schema", "column_of", "fields_of"]
-
 #: Integers beyond 64 bits, as Arrow can hold them.
 WIDE = pa.decimal256(76, 0)
 
@@ -107,7 +105,7 @@ class Schema:
         return [_item_or_none(name) for name in self.names]
 
     def without_rows(self) -> pa.RecordBatch:
-        """Give columns of no record, to try an expression on."""
+        """Return columns of no record, to try an expression on."""
         return pa.RecordBatch.from_arrays(
             [pa.array([], kind) for _, kind in self.columns], self.names
         )
@@ -126,7 +124,7 @@ def _item_or_none(name: str) -> Callable[[Any], Any]:
 
 
 def fields_of(hint: Any) -> dict[str, Any]:
-    """Give the fields of a dataclass, TypedDict, named tuple, Struct or pydantic model, by name."""
+    """Return the fields of a dataclass, TypedDict, named tuple, Struct or pydantic model, by name."""
     if not isinstance(hint, type):
         return {}
     known = (
@@ -147,7 +145,7 @@ def fields_of(hint: Any) -> dict[str, Any]:
 
 
 def arrow_type(hint: Any) -> pa.DataType | None:
-    """Give the type of a column of values of a type; None where there is none."""
+    """Return the type of a column of values of a type; None where there is none."""
     if hint in _ARROW:
         return _ARROW[hint]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

@@ -17,7 +17,6 @@ from headrace.errors import TopologyError
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["Query", "parse"]
 
 Named = tuple[tuple[str, Node], ...]
 
@@ -236,7 +235,7 @@ class _StatementReader:
         return Query(self._table, where, tuple(keys), measures, condition, columns)
 
     def _plain(self, item: exp.Expression) -> Node | None:
-        """Give the node of an item without aggregates."""
+        """Return the node of an item without aggregates."""
         if any(type(node).__name__ in _MEASURES for node in item.walk()):
             return None
         return self._node(item)

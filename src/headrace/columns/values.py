@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from headrace.columns.schema import WIDE
 
-__all__ = ["ColumnValues", "python_values"]
-
 Indices = npt.NDArray[np.intp]
 
 
@@ -103,7 +101,7 @@ class ColumnValues(Sequence[Any]):
         return cls(batch, parts[0].kind, origin, picks)
 
     def encoded(self) -> pa.BinaryArray:
-        """Give the encoded values of the rows, where they were read and not changed."""
+        """Return the encoded values of the rows, where they were read and not changed."""
         assert self.origin is not None
         data, _ = self.origin
         return data if self._picks is None else data.take(pa.array(self._picks))

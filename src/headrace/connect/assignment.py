@@ -79,7 +79,7 @@ class Assignment:
         )
 
     def owner(self, place: UnitName) -> str | None:
-        """Give the worker that is to run a connector or task; None: nobody."""
+        """Return the worker that is to run a connector or task; None: nobody."""
         if place.task is None:
             return self.connectors.get(place.connector)
         return self.tasks.get(TaskId(place.connector, place.task))
@@ -110,7 +110,7 @@ def assign(
     now: float,
     delay: float,
 ) -> Assignment:
-    """Give the assignment that follows; its generation is the same if nothing has to change.
+    """Return the assignment that follows; its generation is the same if nothing has to change.
 
     Parameters
     ----------
@@ -183,14 +183,14 @@ def _lost(
     now: float,
     delay: float,
 ) -> dict[str, float]:
-    """Give the workers that are gone and had something, with the time at which it is given away."""
+    """Return the workers that are gone and had something, with the time at which it is given away."""
     had = {status.worker for status in view.alive()}
     had |= {*previous.connectors.values(), *previous.tasks.values()}
     return {one: previous.lost.get(one, now + delay) for one in sorted(had - set(workers))}
 
 
 def _holders(view: ClusterView, counted: Collection[str]) -> dict[UnitName, set[str]]:
-    """Give the workers that may still run a copy of something."""
+    """Return the workers that may still run a copy of something."""
     holders: dict[UnitName, set[str]] = {}
     for status in view.alive():
         if status.worker in counted:
@@ -239,7 +239,10 @@ def _loads(
 
 
 def _quotas(workers: Sequence[str], loads: Mapping[str, int], places: int) -> dict[str, int]:
-    """Give the share of each worker: those that have most keep one more where it does not divide."""
+    """Return the share of each worker.
+
+    Those that have most keep one more where it does not divide.
+    """
     share, more = divmod(places, len(workers))
     order = sorted(workers, key=lambda one: (-loads[one], one))
     return {one: share + (number < more) for number, one in enumerate(order)}

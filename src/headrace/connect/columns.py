@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["PACKED", "PROPERTIES", "SINK_SCHEMA", "SOURCE_SCHEMA", "json_texts"]
-
 #: The type of a record's properties.
 PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["ROOT", "LevelsToCome", "known_loggers", "set_level"]
-
 #: What the root of all loggers is called.
 ROOT = "root"
 
 
 def known_loggers() -> dict[str, logging.Logger]:
-    """Give the loggers of this process by their names, without the root."""
+    """Return the loggers of this process by their names, without the root."""
     found = logging.root.manager.loggerDict
     return {name: one for name, one in list(found.items()) if isinstance(one, logging.Logger)}
 
@@ -50,5 +48,5 @@ class LevelsToCome:
         self._levels[name] = level
 
     def in_order(self) -> list[tuple[str, int]]:
-        """Give all levels; each holds for those below, too, that were set before."""
+        """Return all levels; each holds for those below, too, that were set before."""
         return list(self._levels.items())

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from headrace.errors import ConnectorNameError
 
-__all__ = ["TaskId", "UnitId", "check_name"]
-
 _LONGEST = 200
 #: Characters that a URL or a topic's key cannot carry, or that change what a path means.
 _FORBIDDEN = '/\\%?#;"<>|{}'
@@ -70,7 +68,7 @@ class UnitId:
 
 
 def check_name(name: str) -> str:
-    """Give a connector's name back if it can be one.
+    """Return a connector's name back if it can be one.
 
     Raises
     ------

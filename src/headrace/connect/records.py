@@ -14,16 +14,6 @@ from headrace.connect.schema import Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "Header",
-    "Position",
-    "Queue",
-    "SinkBatch",
-    "SinkRecord",
-    "SourceBatch",
-    "SourceRecord",
-    "position_key",
-]
 
 Position = Mapping[str, Any]
 """A source's partition, or where it stands in one: names to values of JSON."""
@@ -67,11 +57,11 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timestamp_ms: int | None = None
 
     def replace(self, **changes: Any) -> Self:
-        """Give a copy in which the named fields differ."""
+        """Return a copy in which the named fields differ."""
         return msgspec.structs.replace(self, **changes)
 
     def header(self, key: str) -> Header | None:
-        """Give the last header of that name."""
+        """Return the last header of that name."""
         return next((one for one in reversed(self.headers) if one.key == key), None)
 
 
@@ -177,7 +167,7 @@ class SourceBatch:
         return len(self.value)
 
     def records(self) -> Iterator[SourceRecord]:
-        """Give the batch as records; each carries the position of the whole batch."""
+        """Yield the batch as records; each carries the position of the whole batch."""
         values, keys, times, queues = (
             _pylist(column, len(self))
             for column in (self.value, self.key, self.timestamp_ms, self.queue)
@@ -229,7 +219,7 @@ class SinkBatch:
         return len(self.offset)
 
     def records(self) -> list[SinkRecord]:
-        """Give the batch as records."""
+        """Return the batch as records."""
         keys, times = (_pylist(column, len(self)) for column in (self.key, self.timestamp_ms))
         headers = _headers(self.headers, len(self))
         return [

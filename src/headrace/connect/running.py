@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.connect.log import Log
     from headrace.connect.worker import Launcher, PositionStore, WorkerSettings
 
-__all__ = ["RunningWorker", "joined_cluster", "running_worker", "serve"]
 
 logger = logging.getLogger(__name__)
 

@@ -170,7 +170,7 @@ class Schema:
         return {one.name: one for one in self.fields}
 
     def field(self, name: str) -> Field:
-        """Give the field of a struct that has this name.
+        """Return the field of a struct that has this name.
 
         Raises
         ------
@@ -190,7 +190,7 @@ class Schema:
         return self.default is not NO_DEFAULT
 
     def changed(self, **changes: Any) -> Schema:
-        """Give a copy in which the named attributes differ.
+        """Return a copy in which the named attributes differ.
 
         >>> STRING.changed(name="word", doc="One word.")
         string word
@@ -198,19 +198,19 @@ class Schema:
         return dataclasses.replace(self, **changes)
 
     def as_optional(self) -> Schema:
-        """Give this schema with ``None`` allowed."""
+        """Return this schema with ``None`` allowed."""
         return self if self.optional else self.changed(optional=True)
 
     def as_required(self) -> Schema:
-        """Give this schema with ``None`` refused."""
+        """Return this schema with ``None`` refused."""
         return self.changed(optional=False) if self.optional else self
 
     def with_default(self, default: object) -> Schema:
-        """Give this schema with a default for missing values."""
+        """Return this schema with a default for missing values."""
         return self.changed(default=default)
 
     def with_fields(self, *fields: Field) -> Schema:
-        """Give this struct with these fields in place of its own."""
+        """Return this struct with these fields in place of its own."""
         return self.changed(fields=fields)
 
     def is_a(self, name: str) -> bool:
@@ -387,7 +387,7 @@ def complete(value: Any, schema: Schema) -> Any:
 
 
 def infer(value: Any) -> Schema | None:
-    """Give the schema that follows from a value; ``None`` where none does.
+    """Return the schema that follows from a value; ``None`` where none does.
 
     >>> infer(7), infer("x"), infer([1.5]), infer({"a": 1}), infer([1, "x"])
     (int64, string, array<double>, map<string, int64>, None)
@@ -426,7 +426,7 @@ def _common(values: Iterable[Any]) -> Schema | None:
 
 
 def schema_of_arrow(kind: pa.DataType) -> Schema:
-    """Give the schema that follows from an Arrow type; what may be null is optional.
+    """Return the schema that follows from an Arrow type; what may be null is optional.
 
     Raises
     ------

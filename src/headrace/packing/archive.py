@@ -271,7 +271,7 @@ def _is_of_python(name: str, file: Path) -> bool:
 
 
 def _place_of_module(name: str, file: Path) -> str:
-    """Give the place at which a module is found by its name, below ``app``."""
+    """Return the place at which a module is found by its name, below ``app``."""
     parents = name.split(".")
     if file.name.partition(".")[0] != "__init__":
         parents.pop()

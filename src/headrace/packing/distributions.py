@@ -323,7 +323,7 @@ def _root_of(name: str) -> Path:
 
 
 def _sources(installed: Distribution | None) -> Path | None:
-    """Give the project folder of a development install."""
+    """Return the project folder of a development install."""
     text = None if installed is None else installed.read_text("direct_url.json")
     origin = json.loads(text) if text else {}
     if not origin.get("dir_info", {}).get("editable"):
@@ -332,7 +332,7 @@ def _sources(installed: Distribution | None) -> Path | None:
 
 
 def _sources_of_headrace(installed: Distribution | None) -> Path | None:
-    """Give the project folder of the Headrace that runs, where it is no installed copy."""
+    """Return the project folder of the Headrace that runs, where it is no installed copy."""
     running = Path(headrace.__file__)
     if installed is not None and running in files_of(installed).values():
         return None

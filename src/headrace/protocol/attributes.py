@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from headrace.errors import InvalidParameterError
 
-__all__ = ["CLEANUP_POLICY", "apply_attributes", "write_attributes"]
-
 CLEANUP_POLICY = "cleanup.policy"
 #: RocketMQ answers a wrong attribute with SYSTEM_ERROR, not with INVALID_PARAMETER.
 _NUMBER = 1

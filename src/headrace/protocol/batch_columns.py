@@ -16,7 +16,6 @@ from headrace.protocol.properties import KEYS, MAX_PROPERTIES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["BatchBody", "encode_batch_columns", "keys_properties"]
 
 #: A mini message: sizes and zeroes, the body, the properties' size, the properties.
 _HEAD = np.dtype(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-__all__ = ["VERSION", "Perm", "RequestCode", "ResponseCode", "SysFlag"]
-
 #: Ordinal of RocketMQ 5.3.3 in the protocol's list of versions: sent in every header.
 VERSION = 479
 

@@ -72,7 +72,7 @@ def _has_text(properties: pa.BinaryArray) -> bool:
 
 
 def _text(properties: pa.BinaryArray) -> tuple[pa.Buffer, npt.NDArray[np.uint8], Int64s]:
-    """Give the bytes of all messages, as a buffer and as numbers, and where each message begins."""
+    """Return the bytes of all messages, as a buffer and as numbers, and where each message begins."""
     _, offset_buffer, data = properties.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[properties.offset :][: len(properties) + 1]
     base = int(offsets[0])

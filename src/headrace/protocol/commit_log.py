@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import CommitRecord
 
-__all__ = ["CommitReader", "Verdict", "newest_known", "record_key"]
 
 #: Commit records of an epoch that compaction keeps.
 _KEPT = 64
@@ -60,7 +59,7 @@ def record_key(record: CommitRecord, attempt: int = 0) -> str:
 
 
 def newest_known(records: Iterable[CommitRecord | None]) -> int:
-    """Give the offset of the newest record that others are known to stand on; -1: of none.
+    """Return the offset of the newest record that others are known to stand on; -1: of none.
 
     Compaction never takes it out, nor any that matters behind it.
     """

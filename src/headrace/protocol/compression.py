@@ -13,7 +13,6 @@ from headrace.protocol.codes import SysFlag
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
 
-__all__ = ["MAX_BODY", "compress", "decompress", "readable"]
 
 #: Longest body that is unpacked: sixteen times what a broker takes by default, so that a small
 #: message cannot fill the memory.

@@ -152,7 +152,7 @@ class FirstCopies:
         self._highest: dict[str, int] = {}
 
     def highest(self, job: str) -> tuple[int, int] | None:
-        """Give batch and sequence of the highest tag of a job so far."""
+        """Return batch and sequence of the highest tag of a job so far."""
         place = self._highest.get(job)
         return None if place is None else (place >> _SEQUENCE_BITS, place & (2**32 - 1))
 

@@ -20,22 +20,6 @@ from headrace.protocol.codes import SysFlag
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
 
-__all__ = [
-    "HEAD",
-    "HEAD_SIZE",
-    "MAGIC",
-    "MAGIC_V2",
-    "MIN_RECORD",
-    "Int64s",
-    "BlockLayout",
-    "as_bytes",
-    "at_each",
-    "locate",
-    "put_at_each",
-    "record_parts",
-    "record_starts",
-    "slices",
-]
 
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

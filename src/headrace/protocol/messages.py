@@ -33,7 +33,6 @@ from headrace.protocol.records import write_mini_message
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
 
-__all__ = ["Message", "StoredMessage", "decode_messages", "encode_batch"]
 
 _BEFORE_HOSTS = struct.Struct(">iiiiiqqiq")
 _AFTER_HOSTS = struct.Struct(">iqi")

@@ -10,45 +10,6 @@ from collections.abc import Mapping
 
 from headrace.errors import MessageRejectedError
 
-__all__ = [
-    "CHECK_IMMUNITY_TIME",
-    "CLUSTER",
-    "CONSUME_START_TIME",
-    "CORRELATION_ID",
-    "DELAY",
-    "INNER_BASE",
-    "INNER_NUM",
-    "KEYS",
-    "MAX_OFFSET",
-    "MAX_PROPERTIES",
-    "MAX_RECONSUME_TIMES",
-    "MIN_OFFSET",
-    "MSG_REGION",
-    "MSG_TYPE",
-    "ORIGIN_MESSAGE_ID",
-    "PGROUP",
-    "REAL_QID",
-    "REAL_TOPIC",
-    "RECONSUME_TIME",
-    "REPLY_TO_CLIENT",
-    "RETRY_TOPIC",
-    "SHARDING_KEY",
-    "TAGS",
-    "TIMER_DELAY_MS",
-    "TIMER_DELAY_SEC",
-    "TIMER_DELIVER_MS",
-    "TIMER_OUT_MS",
-    "TRACE_ON",
-    "TRANSACTION_CHECK_TIMES",
-    "TRANSACTION_ID",
-    "TRAN_MSG",
-    "TTL",
-    "UNIQ_KEY",
-    "WAIT",
-    "decode_properties",
-    "encode_properties",
-]
-
 KEYS = "KEYS"
 TAGS = "TAGS"
 WAIT = "WAIT"

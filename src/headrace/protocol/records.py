@@ -434,7 +434,7 @@ def _spliced(batch: Buffer, topic: str, extra: bytes, fields: RecordFields) -> R
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Give begin, end of the body, end and flag of each message, once its parts fill it."""
+    """Yield begin, end of the body, end and flag of each message, once its parts fill it."""
     at, number, last = 0, 0, len(data) - _MIN_MINI
     while at <= last:
         size, flag, body_size = _mini_at(data, at)
@@ -467,7 +467,7 @@ def _misfit(number: int) -> ProtocolError:
 
 
 def _checked_parts(batch: Buffer, starts: Int64s, body_ends: Int64s) -> npt.NDArray[np.void]:
-    """Give the heads of the messages if body and properties fill each."""
+    """Return the heads of the messages if body and properties fill each."""
     cells = as_bytes(batch)
     mini = at_each(cells, _MINI_HEAD, starts)
     ends = starts + mini["size"]

@@ -7,20 +7,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = [
-    "PRIMARY",
-    "EpochRow",
-    "FenceAnswer",
-    "FenceRequest",
-    "Greeting",
-    "PromoteAnswer",
-    "ReplicaRow",
-    "ReplicationInfo",
-    "TableRow",
-    "Tables",
-    "Welcome",
-]
-
 PRIMARY = "primary"
 """Field of a refusal that names the broker to ask instead."""
 

@@ -14,15 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer, Command
 
-__all__ = [
-    "ACCESS_KEY",
-    "SECURITY_TOKEN",
-    "SIGNATURE",
-    "Credentials",
-    "is_signed_with",
-    "sign",
-    "signature",
-]
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
     from headrace.protocol.records import Records
 
-__all__ = ["stamp_records", "tag_hashes"]
 
 #: From so many records on, columns are faster than a loop.
 _WORTH_COLUMNS = 24

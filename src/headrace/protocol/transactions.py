@@ -21,34 +21,6 @@ from headrace.protocol.codes import SysFlag
 from headrace.protocol.compression import MAX_BODY, decompress
 from headrace.protocol.messages import StoredMessage, decode_messages
 
-__all__ = [
-    "COMMIT_TOPIC_SUFFIX",
-    "WHOLE",
-    "CommitAnswer",
-    "CommitRecord",
-    "CommitRequest",
-    "OpenAnswer",
-    "OpenRequest",
-    "OperatorNote",
-    "PlanAnswer",
-    "PlanRequest",
-    "Position",
-    "QueueName",
-    "Share",
-    "StagedBatch",
-    "StagedPart",
-    "StagedSection",
-    "StateSummary",
-    "check_commit",
-    "commit_in",
-    "decode_sections",
-    "encode_sections",
-    "lineage_with",
-    "split_queue_name",
-    "stored_commit",
-    "stored_positions",
-]
-
 COMMIT_TOPIC_SUFFIX = "-commitTopic"
 """By the end of its name a commit topic is found again after a restart."""
 
@@ -72,7 +44,7 @@ _LINEAGE = 64
 
 
 def lineage_with(lineage: list[list[int]], epoch: int, batch: int) -> list[list[int]]:
-    """Give the epochs that have committed, and the first batch of each, with one that commits now.
+    """Return the epochs that have committed, and the first batch of each, with one that commits now.
 
     The newest 64 are remembered, so that a record does not grow with every start of its job.
 
@@ -275,7 +247,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stored_positions(positions: dict[str, Position]) -> dict[str, Position] | str:
-    """Give positions in the form in which a commit record has them.
+    """Return positions in the form in which a commit record has them.
 
     Many are packed into one text: names of files are much alike, and brokers bound the size of a
     record and the items of a request.

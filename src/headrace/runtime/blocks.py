@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from headrace.runtime.chunk import Bools, Int64s
 
-__all__ = ["ANY_ATTEMPT", "SUMMARY_STAGE", "Block", "BlockKind", "Rows"]
 
 #: Stage number of blocks that go through to the driver.
 SUMMARY_STAGE = 1 << 15
@@ -177,7 +176,7 @@ class Rows:
         return self.take(np.argsort(self.marks, kind="stable"))
 
     def by_key(self) -> tuple[list[bytes], Int64s, Int64s]:
-        """Give the different keys in their order, which of them each row has, and the last rows.
+        """Return the different keys in their order, which of them each row has, and the last rows.
 
         The last row of a key is the one with the highest mark; of several, the one that stands
         last.
@@ -217,7 +216,7 @@ class Rows:
         ]
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Give a run of rows."""
+        """Return a run of rows."""
         return Rows(
             self.keys.slice(start, stop - start),
             self.values.slice(start, stop - start),

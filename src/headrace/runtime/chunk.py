@@ -114,7 +114,7 @@ class Chunk:
         return replace(self, keys=keys)
 
     def key_list(self) -> list[Any]:
-        """Give the keys, also where none is set."""
+        """Return the keys, also where none is set."""
         return [None] * len(self.values) if self.keys is None else self.keys
 
     def late(self, allowance: int = 0) -> Bools:

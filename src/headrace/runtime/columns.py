@@ -24,21 +24,12 @@ if TYPE_CHECKING:
     from headrace.runtime.user_code import Locator
     from headrace.topology.operators.core import Operator
 
-__all__ = [
-    "GroupByProcessor",
-    "SelectProcessor",
-    "WhereProcessor",
-    "WindowRowsProcessor",
-    "batch_of",
-    "by_columns",
-    "without_gone",
-]
 
 T = TypeVar("T")
 
 
 def batch_of(values: list[Any], schema: Schema) -> pa.RecordBatch:
-    """Give the columns of values, made from Python objects where they are not columns yet."""
+    """Return the columns of values, made from Python objects where they are not columns yet."""
     if isinstance(values, ColumnValues):
         return values.batch
     return schema.batch(values)

@@ -20,17 +20,6 @@ from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.chunk import NEVER
 from headrace.runtime.event_time.watermarks import ClockTime
 
-__all__ = [
-    "BatchControl",
-    "Control",
-    "Heading",
-    "QueueRun",
-    "Summary",
-    "control_blocks",
-    "place_of",
-    "queue_runs",
-]
-
 
 class QueueRun(msgspec.Struct, frozen=True, array_like=True):
     """Queues of a topic on one broker, with numbers that follow each other."""
@@ -41,7 +30,7 @@ class QueueRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 def queue_runs(queues: Sequence[QueueName]) -> tuple[QueueRun, ...]:
-    """Give the queues of one topic, in their order, in few words.
+    """Return the queues of one topic, in their order, in few words.
 
     Examples
     --------
@@ -115,7 +104,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     heading: Heading | None = None
 
     def queues(self, topic: str) -> list[QueueName]:
-        """Give the writable queues of a topic, in order; the list is shared."""
+        """Return the writable queues of a topic, in order; the list is shared."""
         return _queue_names(topic, self.topics[topic])
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from headrace.settings import JobSettings
     from headrace.topology import StagePlan, Topology
 
-__all__ = ["JobConnection", "JobPlan", "pickle_secret"]
 
 #: A machine of workers with this variable has a folder of its own for local copies.
 _STATE_HERE = "HEADRACE_WORKER_STATE_DIR"
@@ -76,7 +75,7 @@ class JobPlan:
     def own_store(
         self, topic: StateTopic, batch: int | None = None
     ) -> Callable[[str, int], StateStore] | None:
-        """Give what makes a store of a user's own kind, by operator and partition.
+        """Return what makes a store of a user's own kind, by operator and partition.
 
         Parameters
         ----------
@@ -250,13 +249,13 @@ class JobConnection:
         return [*self.plan.source_topics, *self._patterns.topics()]
 
     def offsets_at(self, queues: Collection[QueueName], moment: datetime) -> dict[QueueName, int]:
-        """Give the first offset of each queue that was stored at a moment or later."""
+        """Return the first offset of each queue that was stored at a moment or later."""
         parsed = [MessageQueue.parse(queue) for queue in queues]
         found = self.consumer.offsets_for_time(parsed, moment)
         return {queue.name: offset for queue, offset in found.items()}
 
     def reader(self, topic: str) -> PullConsumer:
-        """Give what reads the messages of a topic that the job's records are made of."""
+        """Return what reads the messages of a topic that the job's records are made of."""
         return self._committed if self.plan.reads_committed(topic) else self.consumer
 
     def is_gapless(self, queue: MessageQueue) -> bool:
@@ -326,7 +325,7 @@ class JobConnection:
 
 
 def _topics_of(record: CommitRecord) -> set[str]:
-    """Give the topics that a commit tells of."""
+    """Return the topics that a commit tells of."""
     queues = {*record.offsets, *record.published}
     own = {state_topic(record.job, state.store) for state in record.states}
     return own.union(MessageQueue.parse(queue).topic for queue in queues)

@@ -15,7 +15,6 @@ from headrace.errors import JobFailedError
 if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s
 
-__all__ = ["LogPlace", "Marks", "spout_mark"]
 
 #: Bits that number a broker; the other 53 hold positions of up to nine petabytes.
 _BROKER_BITS = 10
@@ -70,11 +69,11 @@ class Marks:
         self._numbers = {broker: number for number, broker in enumerate(brokers)}
 
     def of(self, broker: str, positions: Int64s) -> Int64s:
-        """Give the marks of messages of a broker, by their positions in its commit log."""
+        """Return the marks of messages of a broker, by their positions in its commit log."""
         return (positions << _BROKER_BITS) | self._numbers[broker]
 
     def place(self, mark: int) -> LogPlace | None:
-        """Give the place of the message with a mark; None where no message caused it."""
+        """Return the place of the message with a mark; None where no message caused it."""
         number = mark & ((1 << _BROKER_BITS) - 1)
         if mark < 0 or number >= len(self._brokers):
             return None
@@ -82,7 +81,7 @@ class Marks:
 
 
 def spout_mark(partition: int) -> int:
-    """Give the first mark of tuples that no message caused.
+    """Return the first mark of tuples that no message caused.
 
     >>> spout_mark(0) < spout_mark(1) < 0
     True

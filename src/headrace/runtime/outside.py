@@ -146,7 +146,7 @@ class FeedWriter:
         self._turn = context.epoch_and_batch[1]
 
     def messages(self, chunk: Chunk) -> Iterator[QueueMessages]:
-        """Give the messages, grouped by queue."""
+        """Yield the messages, grouped by queue."""
         if not len(chunk):
             return
         assert isinstance(chunk.values, ColumnValues), "a feed gives columns"
@@ -181,7 +181,7 @@ class FeedWriter:
 
 
 def _keys(keys: pa.BinaryArray, queues: int, turn: int) -> tuple[pa.BinaryArray | None, Int64s]:
-    """Give the properties in which keys travel, and the queue of each record.
+    """Return the properties in which keys travel, and the queue of each record.
 
     Bytes that are text are the key of that text, so that pipelines read it as such.
     """

@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from headrace.runtime.job_plan import JobPlan
     from headrace.topology import Topology
 
-__all__ = [
-    "PlannedBatch",
-    "OffsetRange",
-    "Split",
-    "begins_with_spouts",
-    "hurries",
-    "least_splits",
-    "make_splits",
-    "owes_batch",
-    "plan_batch",
-    "planned_time",
-]
 
 #: A task costs some ten milliseconds: below so many messages another one does not pay.
 _MESSAGES_PER_SPLIT = 5_000
@@ -137,7 +125,7 @@ def hurries(plan: JobPlan, answer: PlanAnswer, wait: int) -> bool:
 
 
 def least_splits(plan: JobPlan) -> int:
-    """Give how many tasks the first stage needs at least: those of its spouts."""
+    """Return how many tasks the first stage needs at least: those of its spouts."""
     tasks = [spout.parallelism for spout in plan.topology.spouts]
     return min(max(tasks, default=1), plan.settings.partitions)
 

@@ -65,7 +65,7 @@ class Edge(Protocol):
         """Take records of the operator that sends."""
 
     def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Packed]]:
-        """Give everything taken so far, by kind and partition."""
+        """Return everything taken so far, by kind and partition."""
 
 
 class EdgeCombiner(Protocol):
@@ -75,7 +75,7 @@ class EdgeCombiner(Protocol):
         """Fold records in."""
 
     def flush(self) -> Rows | None:
-        """Give what was combined."""
+        """Return what was combined."""
 
 
 class RecordEdge:
@@ -92,7 +92,7 @@ class RecordEdge:
         self._chunks.append(chunk)
 
     def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
-        """Give everything taken so far, by kind and partition."""
+        """Yield everything taken so far, by kind and partition."""
         chunk = Chunk.merge(self._chunks)
         self._chunks = []
         if not len(chunk):
@@ -137,7 +137,7 @@ class CombinedEdge:
         self._combiner.add(chunk)
 
     def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
-        """Give everything taken so far, by kind and partition."""
+        """Yield everything taken so far, by kind and partition."""
         rows = self._combiner.flush()
         if rows is None:
             return
@@ -225,7 +225,7 @@ class ProcessorContext(Protocol):
         """Open the operator's state store for this partition."""
 
     def operator_watermark(self, operator: Operator) -> OperatorWatermark:
-        """Give an operator's watermark as of the last commit."""
+        """Return an operator's watermark as of the last commit."""
 
 
 class Processor(Generic[OperatorT]):
@@ -296,7 +296,7 @@ class Processor(Generic[OperatorT]):
             self._side.setdefault(output, []).append(chunk)
 
     def take_side(self) -> dict[str, Chunk]:
-        """Give what was sent to named outputs since the last time."""
+        """Return what was sent to named outputs since the last time."""
         taken, self._side = self._side, {}
         return {output: Chunk.merge(chunks) for output, chunks in taken.items()}
 
@@ -410,7 +410,7 @@ class ToStreamProcessor(Processor[ToStream]):
 
 
 def _flattened(function: UserFunction, chunk: Chunk, groups: list[Any]) -> Chunk:
-    """Give a record for each item that the function gave; None counts as none."""
+    """Return a record for each item that the function gave; None counts as none."""
     if not all(type(group) is list for group in groups):
         chunk, groups = function.each(chunk, groups, step=_listed)
     counts = np.fromiter(map(len, groups), np.intp, len(groups))

@@ -58,7 +58,7 @@ class Placing:
         self._calls = UserFunction(sink, first.function, locator)
 
     def by_topic(self, chunk: Chunk) -> Iterator[tuple[str, Chunk]]:
-        """Give the records of each topic, with the keys and queue numbers of their messages."""
+        """Yield the records of each topic, with the keys and queue numbers of their messages."""
         keys = chunk.key_list()
         kept, places = self._calls.each(chunk, keys, chunk.values, step=self._place)
         if self._sink.message_key is not None:
@@ -108,7 +108,7 @@ class SinkContext(Protocol):
         """Numbers of the driver and of the batch."""
 
     def queues(self, topic: str) -> list[QueueName]:
-        """Give the writable queues of a topic, in order."""
+        """Return the writable queues of a topic, in order."""
 
 
 class SinkWriter:

@@ -235,7 +235,7 @@ class ThroughReader(SourceReader):
         queues: Sequence[QueueName],
         numbers: npt.NDArray[np.intp],
     ) -> Iterator[QueueWatermark]:
-        """Give the job's watermarks among messages, ``numbers`` naming the queue of each."""
+        """Yield the job's watermarks among messages, ``numbers`` naming the queue of each."""
         times = columns.property(WATERMARK)
         if times.null_count == len(times):
             return
@@ -310,7 +310,7 @@ class StageContext(ProcessorContext, Protocol):
     """What a stage asks of the task that runs it."""
 
     def queues(self, topic: str) -> list[QueueName]:
-        """Give the writable queues of a topic, in order."""
+        """Return the writable queues of a topic, in order."""
 
 
 class StageRunner:
@@ -523,7 +523,7 @@ def _by_parent(inputs: Mapping[int, Chunk]) -> dict[int, Chunk]:
 
 
 def _outputs(plan: StagePlan, operator: Operator) -> Iterator[tuple[Operator, int]]:
-    """Give an operator's children, each with the number that the operator has among its parents.
+    """Yield an operator's children, each with the number that the operator has among its parents.
 
     A child that names the same parent twice, as a self-join does, comes twice.
     """

@@ -24,20 +24,6 @@ if TYPE_CHECKING:
     from headrace.runtime.state.home import StateHome
     from headrace.topology import Topology
 
-__all__ = [
-    "IN",
-    "OUT",
-    "RESTORED",
-    "RESTORE_TIME",
-    "LagReader",
-    "OperatorStatistics",
-    "QueueLag",
-    "lag_of",
-    "longest",
-    "operator_notes",
-    "operator_statistics",
-    "standing_of",
-]
 
 #: Counters of each operator: records in and out, state messages that restores read, their time (us).
 IN, OUT, RESTORED, RESTORE_TIME = "in", "out", "restored", "restore_time"
@@ -152,14 +138,14 @@ def operator_statistics(
 
 
 def longest(queues: Iterable[QueueLag]) -> timedelta | None:
-    """Give the age of the oldest message of some queues; None where one is unknown."""
+    """Return the age of the oldest message of some queues; None where one is unknown."""
     ages = [queue.behind for queue in queues]
     known = [age for age in ages if age is not None]
     return max(known, default=timedelta(0)) if len(known) == len(ages) else None
 
 
 def standing_of(home: StateHome) -> tuple[CommitRecord, dict[str, OperatorStatistics]]:
-    """Give the newest commit record of a job, and what each of its operators did.
+    """Return the newest commit record of a job, and what each of its operators did.
 
     Raises
     ------
@@ -197,7 +183,7 @@ class LagReader:
     def read(
         self, record: CommitRecord, latest: Mapping[QueueName, int]
     ) -> dict[QueueName, QueueLag]:
-        """Give the lag of each queue, from the ends of the queues.
+        """Return the lag of each queue, from the ends of the queues.
 
         Between two looks at the messages, a second apart, an age is that of the message that was
         the oldest then.

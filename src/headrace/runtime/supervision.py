@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
 
-__all__ = ["TryAgain", "RetryPolicy", "FailureRecord", "after_failure", "given_up"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
@@ -25,7 +23,7 @@ class RetryPolicy:
     longest_pause: float = 30.0
 
     def pause(self, failures: int) -> float:
-        """Give the seconds to wait after so many failures.
+        """Return the seconds to wait after so many failures.
 
         >>> policy = RetryPolicy(longest_pause=3.0)
         >>> [policy.pause(failures) for failures in (1, 2, 3, 4, 5000)]

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from headrace.topology import StagePlan
     from headrace.topology.operators.core import Operator
 
-__all__ = ["Task", "RuntimeContext", "guarded"]
-
 
 @dataclass(slots=True)
 class RuntimeContext:
@@ -98,7 +96,7 @@ class RuntimeContext:
         return self.control.epoch, self.control.batch
 
     def queues(self, topic: str) -> list[QueueName]:
-        """Give the writable queues of a topic, in order."""
+        """Return the writable queues of a topic, in order."""
         return self.control.queues(topic)
 
     def retracts(self, operator: Operator) -> bool:
@@ -139,7 +137,7 @@ class RuntimeContext:
         return bool(lineage) and lineage[-1][0] != self.control.epoch
 
     def operator_watermark(self, operator: Operator) -> OperatorWatermark:
-        """Give an operator's watermark as of the last commit."""
+        """Return an operator's watermark as of the last commit."""
         return operator_watermark(self.plan, operator, self.control.clocks, self.control.progress)
 
     @property
@@ -171,7 +169,7 @@ class RuntimeContext:
         self.moved.update(current)
 
     def task_watermarks(self) -> list[TaskWatermark]:
-        """Give what later stages hear of the clocks: the lowest watermarks of this task."""
+        """Return what later stages hear of the clocks: the lowest watermarks of this task."""
         control = self.control
         return task_watermarks(
             self.watermarks,
@@ -271,7 +269,7 @@ class Task:
         return self._context.wall_clock
 
     def queues(self, topic: str) -> list[QueueName]:
-        """Give the writable queues of a topic, in order."""
+        """Return the writable queues of a topic, in order."""
         return self._context.queues(topic)
 
     def divert_message(self, operator: Operator, original: Original, error: Exception) -> None:

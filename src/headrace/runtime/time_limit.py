@@ -60,7 +60,7 @@ def traced(root: Path, seconds: float) -> Iterator[None]:
 
 
 def read_traces(root: Path, since: float) -> list[str]:
-    """Give the traces that processes have left since a time, in seconds since 1970."""
+    """Return the traces that processes have left since a time, in seconds since 1970."""
     traces = []
     for path in sorted((root / _FOLDER).glob("*.txt")):
         if path.stat().st_mtime >= since and (trace := path.read_text(errors="replace")):
@@ -114,7 +114,7 @@ class _Overdue(BaseException):
 
 
 def patience(limit: float) -> float:
-    """Give the seconds after which a driver no longer waits for an alarm to break a task off.
+    """Return the seconds after which a driver no longer waits for an alarm to break a task off.
 
     >>> patience(10.0), patience(120.0)
     (12.5, 130.0)
@@ -189,7 +189,7 @@ def _error(overdue: _Overdue, seconds: float, batch: int, task: int) -> BatchTim
 
 
 def _operator_at(frame: FrameType | None) -> tuple[Operator | None, Any]:
-    """Give the operator whose code a frame belongs to, and its function, if it has one there."""
+    """Return the operator whose code a frame belongs to, and its function, if it has one there."""
     while frame is not None:
         owner = frame.f_locals.get("self") if is_ours(frame.f_code.co_filename) else None
         for name in ("_operator", "operator"):

@@ -379,7 +379,7 @@ class Finder(Protocol):
     """Finds messages by their marks."""
 
     def find(self, mark: int) -> Original | None:
-        """Give the message that caused a record; None where there is none."""
+        """Return the message that caused a record; None where there is none."""
 
 
 class RecordErrors:
@@ -440,7 +440,7 @@ class RecordErrors:
             self._send(operator, original, error, user_line(error))
 
     def dead_letters(self) -> Iterator[QueueMessages]:
-        """Give what is to be staged, queue by queue."""
+        """Yield what is to be staged, queue by queue."""
         for queue, letters in self._dead.items():
             bodies, properties, times = zip(*letters, strict=True)
             yield QueueMessages(

@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 
     from headrace.columns.schema import Schema
 
-__all__ = [
-    "JsonSerde",
-    "KeySerde",
-    "NothingSerde",
-    "PlainSerde",
-    "PydanticSerde",
-    "TypedJsonSerde",
-    "json_of",
-]
 
 T = TypeVar("T")
 M = TypeVar("M", bound="pydantic.BaseModel")
@@ -206,7 +197,7 @@ class PydanticSerde(Serde[M]):
 
 
 def _classes(hint: Any) -> Iterator[type]:
-    """Give the classes that a type is made of."""
+    """Yield the classes that a type is made of."""
     pending, seen = [hint], set[int]()
     while pending:
         kind = pending.pop()

@@ -146,7 +146,7 @@ class _Signing(Serde[Any]):
         return object
 
     def _kept(self) -> bytes | None:
-        """Give the secret that goes along with this serde; None: there is no job yet."""
+        """Return the secret that goes along with this serde; None: there is no job yet."""
         if self._secret is None and (given := _given.get()):
             return given()
         return self._secret

@@ -257,7 +257,7 @@ def _is_plain_class(kind: Any) -> bool:
 
 
 def result_hint(function: Callable[..., Any], names: Mapping[str, Any] | None = None) -> Any:
-    """Give the type that a callable's annotations promise, ``Any`` where they say nothing.
+    """Return the type that a callable's annotations promise, ``Any`` where they say nothing.
 
     Parameters
     ----------
@@ -287,14 +287,14 @@ def result_hint(function: Callable[..., Any], names: Mapping[str, Any] | None = 
 
 
 def type_arguments(hint: Any, kind: type) -> tuple[Any, ...] | None:
-    """Give the arguments of ``kind[...]``, none for ``kind`` alone, None for another type."""
+    """Return the arguments of ``kind[...]``, none for ``kind`` alone, None for another type."""
     if hint is kind:
         return ()
     return typing.get_args(hint) if typing.get_origin(hint) is kind else None
 
 
 def item_hint(hint: Any) -> Any:
-    """Give the type of what an iterable of this type yields.
+    """Return the type of what an iterable of this type yields.
 
     Examples
     --------
@@ -317,7 +317,7 @@ def item_hint(hint: Any) -> Any:
 
 
 def pair_hints(hint: Any) -> tuple[Any, Any]:
-    """Give the types of key and value of a pair.
+    """Return the types of key and value of a pair.
 
     Examples
     --------

@@ -14,17 +14,6 @@ from headrace.keys import EXACT_KEY, KEYS, key_from_properties, keys_from_column
 from headrace.serdes.base import Serde
 from headrace.serdes.inference import result_hint, type_arguments
 
-__all__ = [
-    "Deserializer",
-    "Keyed",
-    "PropertyColumns",
-    "Serializer",
-    "as_deserializer",
-    "as_serializer",
-    "required_parameters",
-    "with_key",
-]
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -61,7 +50,7 @@ class Deserializer(ABC, Generic[K, V]):
     value_serde: Serde[Any] | None = None
 
     def as_columns(self) -> Deserializer[K, V] | None:
-        """Give one that reads values as columns; None where they have no schema."""
+        """Return one that reads values as columns; None where they have no schema."""
         return None
 
     @abstractmethod

@@ -131,7 +131,7 @@ class AvroSerde(Serde[Any]):
 
 
 def _column(kind: Any) -> pa.DataType | None:
-    """Give the type of the column of a field; None where there is none."""
+    """Return the type of the column of a field; None where there is none."""
     if isinstance(kind, list):
         present = [one for one in kind if one != "null"]
         return _column(present[0]) if len(present) == 1 else None
@@ -375,13 +375,13 @@ class ProtobufSerde(Serde[M]):
 
 
 def _column_of_protobuf(field: Any) -> pa.DataType | None:
-    """Give the type of a field's column; None for messages and maps."""
+    """Return the type of a field's column; None for messages and maps."""
     kind = pa.binary() if field.type == _BYTES else _PROTOBUF_COLUMNS.get(field.cpp_type)
     return pa.list_(kind) if kind is not None and field.is_repeated else kind
 
 
 def _values(messages: list[Any], field: Any) -> list[Any]:
-    """Give a field of many messages; None where one can be absent and is."""
+    """Return a field of many messages; None where one can be absent and is."""
     name = field.name
     values = map(attrgetter(name), messages)
     if field.is_repeated:
@@ -453,7 +453,7 @@ class SchemaRegistry:
         self._timeout = timeout
 
     def schema(self, subject: str) -> RegisteredSchema:
-        """Give the present schema of a subject, which has the name of its topic.
+        """Return the present schema of a subject, which has the name of its topic.
 
         Raises
         ------

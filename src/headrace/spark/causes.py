@@ -28,7 +28,6 @@ from headrace.spark.masters import find_master
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["TaskWatch", "read_failure"]
 
 logger = logging.getLogger(__name__)
 

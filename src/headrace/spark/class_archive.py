@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from headrace.java import Java
     from headrace.topology import Topology
 
-__all__ = ["JAVA_OPTIONS", "archive_of", "archive_options", "make_archive"]
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -68,7 +67,7 @@ def archive_of(java: Java) -> Path:
 
 
 def archive_options(java: Java, given: str) -> str:
-    """Give the options by which Java uses its archive; none where there is none to use.
+    """Return the options by which Java uses its archive; none where there is none to use.
 
     Parameters
     ----------

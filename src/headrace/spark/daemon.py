@@ -10,8 +10,6 @@ import gc
 import importlib
 import os
 
-__all__ = ["MODULES", "preload"]
-
 #: What a worker that runs tasks of a job has imported in the end.
 MODULES = (
     "pyspark.worker",

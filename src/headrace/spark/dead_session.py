@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession, SQLContext
 if TYPE_CHECKING:
     from datetime import timedelta
 
-__all__ = ["end_session", "forget_dead_session", "session_is_ours"]
 
 _lock = threading.Lock()
 

@@ -112,7 +112,7 @@ def assemble(
 
 
 def _check_complete(summaries: list[Summary], stages: int, partitions: int) -> dict[str, int]:
-    """Give the offsets where the batch ends, once every task has reported exactly once."""
+    """Return the offsets where the batch ends, once every task has reported exactly once."""
     found = Counter((summary.part.stage, summary.part.partition) for summary in summaries)
     heads = [summary for summary in summaries if summary.ends is not None]
     splits = heads[0].splits if heads else 1
@@ -184,7 +184,7 @@ def _moved(
     summaries: list[Summary],
     elsewhere: Callable[[], Collection[str]] | None,
 ) -> dict[str, Position] | str:
-    """Give where the outside is read to, without partitions that are gone.
+    """Return where the outside is read to, without partitions that are gone.
 
     That one is gone must be said where an older record of another job has it.
     """
@@ -283,7 +283,7 @@ class JobDriver:
         return self._epoch
 
     def stalled(self) -> float:
-        """Give the seconds for which nobody has looked after the query that runs.
+        """Return the seconds for which nobody has looked after the query that runs.
 
         Where there is none, the driver has other work, which takes as long as it takes: it starts
         Spark, waits for a lease or a broker, or publishes.

@@ -21,8 +21,6 @@ import time
 import uuid
 from pathlib import Path
 
-__all__ = ["MARK", "family_mark", "start_reaper"]
-
 #: The variable that all processes of a driver's family have.
 MARK = "HEADRACE_FAMILY"
 
@@ -37,7 +35,7 @@ _reapers: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def family_mark() -> str:
-    """Give the mark of what this process starts for its jobs."""
+    """Return the mark of what this process starts for its jobs."""
     return _marks.setdefault(os.getpid(), uuid.uuid4().hex)
 
 

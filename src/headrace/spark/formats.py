@@ -183,7 +183,7 @@ def message_frame(
     *,
     headers: bool,
 ) -> DataFrame:
-    """Give messages as rows; each part is a task, which reads them when somebody asks."""
+    """Return messages as rows; each part is a task, which reads them when somebody asks."""
     numbers = session.range(0, len(parts), 1, len(parts))
     return numbers.mapInArrow(_reading(batch.handle, parts, headers=headers), _MESSAGES)
 
@@ -225,7 +225,7 @@ def _rows(queue: MessageQueue, columns: Any, *, headers: bool) -> pa.RecordBatch
 
 
 def reported(batch: TickedBatch, count: int) -> pa.Table:
-    """Give what tasks report that had nothing to do: Spark has taken so many messages out."""
+    """Return what tasks report that had nothing to do: Spark has taken so many messages out."""
     job = connection(batch.handle)
     control = msgspec.json.decode(batch.control, type=Control)
     blocks: list[Block] = []
@@ -384,7 +384,7 @@ def _load(session: SparkSession, order: Mapping[str, Any], paths: list[str] | No
 
 
 def _intake(order: Mapping[str, Any]) -> list[Column]:
-    """Give the columns of messages, made of those of rows."""
+    """Return the columns of messages, made of those of rows."""
     kind = order["value.format"]
     if kind == "json":
         # Spark leaves out what is null, which those who read cannot tell from what is not there.

@@ -74,7 +74,7 @@ class JobTopics:
         return self._lag.read(record, self._ask().latest)
 
     def goals(self) -> Iterator[Callable[[CommitRecord], bool]]:
-        """Give what must hold of the last commit, one after the other, for all to be done.
+        """Yield what must hold of the last commit, one after the other, for all to be done.
 
         That is what is in the topics now, then what it becomes in those that the job writes for
         itself: for each of them first the records, then event time, which follows them.  One may
@@ -373,7 +373,9 @@ class StreamJob:
         return {} if self._record is None else self._record.positions
 
     def stalled(self) -> float:
-        """Give the seconds for which the job's query was not looked after: it hangs, or Java does.
+        """Return the seconds for which the job's query was not looked after.
+
+        It hangs, or Java does.
 
         It is looked after several times a second.  Where the driver has other work to do it is 0,
         unless Spark has been starting for longer than two minutes.

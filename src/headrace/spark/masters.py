@@ -8,8 +8,6 @@ import struct
 import time
 from datetime import timedelta
 
-__all__ = ["find_master"]
-
 #: Seconds between two looks for one that starts.
 _PAUSE = 0.2
 #: A file that no master has.

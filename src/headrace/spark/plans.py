@@ -34,14 +34,6 @@ if TYPE_CHECKING:
 
     from headrace.topology import Topology
 
-__all__ = [
-    "PlanHandle",
-    "differing",
-    "own_versions",
-    "pickle_plan",
-    "shown",
-    "unpickle_plan",
-]
 
 #: How many numbers of a version must be equal; of others, each may have its own.
 _EQUAL = {"headrace": 2, "python": 2, "pyspark": 2, "cloudpickle": 1}
@@ -162,7 +154,7 @@ def _check_versions(theirs: Mapping[str, str]) -> None:
 
 
 def _told(name: str, versions: Mapping[str, str]) -> list[str]:
-    """Give the numbers of a version that must be equal."""
+    """Return the numbers of a version that must be equal."""
     return versions.get(name, "unknown").split(".")[: _EQUAL[name]]
 
 
@@ -243,7 +235,7 @@ def _user_modules(topology: Topology) -> list[ModuleType]:
 
 
 def _home(module: ModuleType) -> Path | None:
-    """Give the folder that must be on the path for a top-level module to be found."""
+    """Return the folder that must be on the path for a top-level module to be found."""
     file = getattr(module, "__file__", None)
     if not file:
         return None

@@ -111,7 +111,7 @@ class NoiseFilter:
         self._begun = 0
 
     def feed(self, line: str) -> str:
-        """Give the line, with what was held back before it, or nothing."""
+        """Return the line, with what was held back before it, or nothing."""
         if line == _TRACEBACK:
             self._held += line
             self._begun += 1
@@ -243,7 +243,7 @@ SPARK_CONFIG: Mapping[str, str] = {
 
 
 def get_session(settings: JobSettings, name: str = "headrace") -> SparkSession:
-    """Give the running session, or start one with Headrace's settings under the user's.
+    """Return the running session, or start one with Headrace's settings under the user's.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ def check_master(settings: JobSettings) -> None:
 
 
 def overdue() -> float:
-    """Give the seconds by which a start of Spark takes longer than any should; 0: none does.
+    """Return the seconds by which a start of Spark takes longer than any should; 0: none does.
 
     Java may be killed at any moment of its start, and not every call of Spark notices.
     """

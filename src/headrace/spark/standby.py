@@ -222,7 +222,7 @@ class Standby:
         return True
 
     def driver(self) -> str:
-        """Give the name of the driver that runs the job, or ran it last; empty: nobody knows."""
+        """Return the name of the driver that runs the job, or ran it last; empty: nobody knows."""
         connection = self._job.prepare()[0].connection
         client, plan = connection.client, connection.plan
         if plan.embedded:
@@ -265,7 +265,7 @@ def _warm(prepared: Prepared, batches: int, over: threading.Event) -> None:
 
 
 def _following(prepared: Prepared, opened: ExitStack) -> Callable[[], None]:
-    """Give what brings the copies up to date, where nobody else does so."""
+    """Return what brings the copies up to date, where nobody else does so."""
     connection, plan = prepared.connection, prepared.connection.plan
     root = plan.state_root
     # A relative folder is one of an executor's own.

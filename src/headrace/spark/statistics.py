@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from headrace.runtime.standing import QueueLag
     from headrace.spark.batches.failures import BatchSinkStatistics
 
-__all__ = ["JobStatistics", "Meter", "OperatorStatistics", "total"]
 
 _BATCHES_IN_RATE = 10
 

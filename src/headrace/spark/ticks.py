@@ -297,7 +297,7 @@ class Opening(Protocol):
         """Take notice of all queues, and how far each was read; tell whether some are new."""
 
     def begins(self) -> Mapping[str, int]:
-        """Give where new queues are begun, other than at their first message."""
+        """Return where new queues are begun, other than at their first message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +466,7 @@ class _Planner:
         return cast("int", end["batch"])
 
     def split(self) -> Sequence[SplitPartition]:
-        """Give the parts of the batch that was planned."""
+        """Return the parts of the batch that was planned."""
         self.parts = list(map(_split_partition, self._reader.partitions(self._at, self._end)))
         return self.parts
 

@@ -185,7 +185,7 @@ class SparkReplay:
             producer.send(sent, queues[message.topic, message.queue])
 
     def read(self) -> dict[str, list[Written]]:
-        """Give what the job has written since the last time, by topic, queue by queue."""
+        """Return what the job has written since the last time, by topic, queue by queue."""
         consumer = PullConsumer(self.client)
         found: dict[str, list[Written]] = defaultdict(list)
         for topic in self._written_topics():
@@ -207,7 +207,7 @@ class SparkReplay:
 
 
 def _own_topics(topology: Topology) -> set[str]:
-    """Give the topics that the job makes and reads itself."""
+    """Return the topics that the job makes and reads itself."""
     return {sink.topic for sink in topology.throughs}
 
 
@@ -427,7 +427,7 @@ class TransactionJob:
         return total([job.statistics() for job in self._jobs.values()])
 
     def stalled(self) -> float:
-        """Give the seconds for which a group's query was not looked after; see `StreamJob`."""
+        """Return the seconds for which a group's query was not looked after; see `StreamJob`."""
         return max((job.stalled() for job in self.jobs.values()), default=0.0)
 
     def state(self, component: str) -> StateView:

@@ -21,8 +21,7 @@ from headrace.protocol.properties import encode_properties
 from headrace.runtime.commit.transactions import Attempt
 from headrace.runtime.state.home import StateTopicReader
 from headrace.runtime.state.local import LocalCopies
-from headrace.runtime.task import RuntimeContext as RuntimeContext
-from headrace.runtime.task import Task
+from headrace.runtime.task import RuntimeContext, Task
 from headrace.runtime.time_limit import patience, time_limit, traced
 from headrace.runtime.user_code import Original
 from headrace.spark.plans import unpickle_plan
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from headrace.runtime.marks import Marks
     from headrace.runtime.user_code import Finder
     from headrace.spark.plans import PlanHandle
-
-__all__ = ["RemoteFinder", "connection", "end_of_task", "limited", "make_task"]
 
 
 _connections: dict[tuple[int, str], JobConnection] = {}
@@ -54,7 +51,7 @@ _COLLECT_AFTER = 500_000
 
 
 def connection(handle: PlanHandle) -> JobConnection:
-    """Give this process's connection for a job; there is one for each job that it works for."""
+    """Return this process's connection for a job; there is one for each job that it works for."""
     key = (os.getpid(), handle.digest)
     found = _connections.get(key)
     if found is not None:
@@ -173,7 +170,7 @@ class RemoteFinder:
         self._marks = marks
 
     def find(self, mark: int) -> Original | None:
-        """Give the message; None where its broker has none there, or none caused the record."""
+        """Return the message; None where its broker has none there, or none caused the record."""
         place = self._marks.place(mark)
         if place is None:
             return None

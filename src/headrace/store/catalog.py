@@ -13,8 +13,6 @@ from headrace.store.index import UNIT, IndexFiles, IndexView, QueueIndex, QueueK
 from headrace.store.replication.following import EpochTable
 from headrace.store.state import LogState, QueueState
 
-__all__ = ["QueueCatalog", "CatalogView", "Remake"]
-
 Remake = Callable[[QueueKey, int, int, int], "Units | None"]
 """Makes units of a queue again, from one offset to before another, from a log position on."""
 
@@ -97,7 +95,7 @@ class QueueCatalog:
         return CatalogView(position, {key: found.get(key) or self._empty(key) for key in keys})
 
     def next_offset(self, key: QueueKey) -> int:
-        """Give the offset of a queue's next record. Caller: the writer thread."""
+        """Return the offset of a queue's next record. Caller: the writer thread."""
         index = self._queues.get(key) or self._unborn.get(key)
         return 0 if index is None else index.next_offset
 

@@ -259,7 +259,7 @@ class Checkpointer:
                 self.position = snapshot.head.position
                 for folder in snapshot.dropped:
                     self._ops.remove_tree(folder)
-            except Exception:  # noqa: BLE001 - logged; the log has everything
+            except Exception:
                 logger.exception("no checkpoint at position %d", snapshot.head.position)
             finally:
                 self._idle.set()

@@ -82,7 +82,7 @@ class QueuePositions:
         return position is None or not len(self.positions) or self.positions[-1] < position
 
     def end_before(self, position: int) -> int:
-        """Give the first offset at or behind a position. Caller: has loaded up to there."""
+        """Return the first offset at or behind a position. Caller: has loaded up to there."""
         row = int(np.searchsorted(self.positions, position))
         return int(self._offsets[row]) if row < len(self._offsets) else self.end
 
@@ -219,7 +219,7 @@ class OldParts:
         self._logs = logs
 
     def of(self, view: IndexView) -> OldPart | None:
-        """Give the old part of a queue; None for one that is not compacted, or has none yet."""
+        """Return the old part of a queue; None for one that is not compacted, or has none yet."""
         if not view.compacted:
             return None
         try:

@@ -186,7 +186,7 @@ class Loss:
 
 
 def room_for(losses: Sequence[Loss]) -> int:
-    """Give the size of the payload that holds losses.
+    """Return the size of the payload that holds losses.
 
     A lost record took more room than its loss takes, so a fence holds what it stands for.
     """
@@ -291,7 +291,7 @@ class Window:
         return None
 
     def at(self, position: int, size: int) -> memoryview:
-        """Give the bytes from a position on: at least ``size``, unless the segment ends."""
+        """Return the bytes from a position on: at least ``size``, unless the segment ends."""
         size = max(min(size, self._segment.end - position), 0)
         offset = position - self._start
         if offset < 0 or offset + size > len(self._bytes):
@@ -306,7 +306,7 @@ class Window:
 
 
 def entry_at(window: Window, position: int) -> tuple[Entry, memoryview] | None:
-    """Give the intact entry that begins at a position, with its payload; None if none does."""
+    """Return the intact entry that begins at a position, with its payload; None if none does."""
     header = parse_header(window.at(position, HEADER_SIZE), 0, position)
     if header is None:
         return None
@@ -318,7 +318,7 @@ def entry_at(window: Window, position: int) -> tuple[Entry, memoryview] | None:
 
 
 def scan(log: CommitLog, position: int) -> Iterator[tuple[Entry, memoryview]]:
-    """Give intact entries from a position on, with their payloads; stop at the first bad one."""
+    """Yield intact entries from a position on, with their payloads; stop at the first bad one."""
     for segment in log.segments:
         if segment.end <= position:
             continue
@@ -370,7 +370,7 @@ class CheckedFile(Protocol):
         """One past the position of the last byte."""
 
     def view(self, start: int, end: int) -> memoryview:
-        """Give the bytes between two positions."""
+        """Return the bytes between two positions."""
 
 
 class CheckedLog(Protocol):

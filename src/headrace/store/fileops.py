@@ -12,18 +12,6 @@ from pathlib import Path
 
 from headrace.errors import StoreError, StoreFullError
 
-__all__ = [
-    "Buffer",
-    "FileOps",
-    "read_all",
-    "read_error",
-    "replace_file",
-    "require_space",
-    "rewrite",
-    "write_all",
-    "write_error",
-]
-
 Buffer = bytes | bytearray | memoryview
 
 #: Linux takes at most this many buffers in one call.

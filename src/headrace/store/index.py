@@ -91,7 +91,7 @@ class IndexFiles:
         return self.folder / f"{base:020d}{_SUFFIX}"
 
     def read(self, first: int, last: int, repair: Repair | None) -> list[Units]:
-        """Give the units of the offsets from ``first`` to before ``last``.
+        """Return the units of the offsets from ``first`` to before ``last``.
 
         Raises
         ------
@@ -298,7 +298,7 @@ class IndexView:
     memory: Units
 
     def units(self, first: int, last: int) -> Units:
-        """Give the units of the offsets from ``first`` to before ``last``.
+        """Return the units of the offsets from ``first`` to before ``last``.
 
         Raises
         ------
@@ -313,7 +313,7 @@ class IndexView:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def position(self, offset: int) -> int:
-        """Give the log position of one message."""
+        """Return the log position of one message."""
         return int(self.units(offset, offset + 1)["position"][0])
 
     def first_from(self, position: int, first: int, last: int) -> int:

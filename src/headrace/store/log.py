@@ -66,7 +66,7 @@ class Segment:
         return self.base + self.size
 
     def view(self, start: int, end: int) -> memoryview:
-        """Give the bytes between two positions, without a copy."""
+        """Return the bytes between two positions, without a copy."""
         mapping = self._mapping
         if end - self.base > len(mapping):
             mapping = self._grown()
@@ -247,7 +247,7 @@ class CommitLog:
         return segments[index]
 
     def view(self, start: int, end: int) -> memoryview:
-        """Give the bytes between two positions of one segment, without a copy."""
+        """Return the bytes between two positions of one segment, without a copy."""
         return self.segment_at(start).view(start, end)
 
     def place(self, payload_size: int) -> int:

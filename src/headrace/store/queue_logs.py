@@ -91,7 +91,7 @@ class QueueLogs:
         self._closed = False
 
     def of(self, view: IndexView) -> QueueLog:
-        """Give the log of a queue as an index view names it.
+        """Return the log of a queue as an index view names it.
 
         Raises
         ------

@@ -217,7 +217,7 @@ class Reader:
         self._old_parts = old_parts
 
     def bounds(self, key: QueueKey) -> Bounds:
-        """Give the offsets between which a queue holds messages."""
+        """Return the offsets between which a queue holds messages."""
         return looking_again(lambda: self._bounds(self._catalog.view(key)))
 
     def _bounds(self, view: IndexView) -> Bounds:
@@ -379,7 +379,7 @@ class Reader:
         return store_time_of(self._log.view(position, position + size))
 
     def slices(self, units: Units) -> list[memoryview]:
-        """Give the checked bytes of units, adjacent ones as one slice."""
+        """Return the checked bytes of units, adjacent ones as one slice."""
         starts = np.ascontiguousarray(units["position"])
         ends = starts + units["size"]
         breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1

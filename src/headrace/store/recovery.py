@@ -91,7 +91,7 @@ class Replay:
         return touched
 
     def touched(self) -> set[QueueKey]:
-        """Give the queues that an unfinished unit has got records for."""
+        """Return the queues that an unfinished unit has got records for."""
         return set(self._touched)
 
     def begin_at_state(self, entry: Entry, payload: memoryview) -> None:

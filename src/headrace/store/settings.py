@@ -9,8 +9,6 @@ from typing import Literal
 from headrace.errors import SettingsError
 from headrace.store.compaction.settings import CompactionSettings
 
-__all__ = ["StoreSettings"]
-
 _MIB = 1024 * 1024
 
 

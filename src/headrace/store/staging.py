@@ -155,7 +155,7 @@ class Staging:
         return len(chunks), sum(chunk.records for chunk in chunks)
 
     def size(self, key: StageKey) -> int:
-        """Give the bytes of a part; 0 where nothing was staged."""
+        """Return the bytes of a part; 0 where nothing was staged."""
         part = self._parts.get(key)
         return 0 if part is None else part.size
 
@@ -182,7 +182,7 @@ class Staging:
         ]
 
     def runs(self, key: StageKey) -> list[StagedRun]:
-        """Give the runs of a part in the order in which they were staged.
+        """Return the runs of a part in the order in which they were staged.
 
         Raises
         ------

@@ -15,14 +15,6 @@ from headrace.store.entries import HEADER_SIZE, EntryKind, is_intact, parse_head
 if TYPE_CHECKING:
     from headrace.store.log import Segment
 
-__all__ = [
-    "LogState",
-    "QueueState",
-    "decode_state",
-    "encode_state",
-    "encode_state_of_size",
-]
-
 
 class QueueState(msgspec.Struct, frozen=True, array_like=True):
     """One queue."""

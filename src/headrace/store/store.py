@@ -288,7 +288,7 @@ class MessageStore:
         return self._reader.read_at(position)
 
     def bounds(self, topic: str, queue_id: int) -> Bounds:
-        """Give the first offset of a queue and one past its last: zeros if it is unknown."""
+        """Return the first offset of a queue and one past its last: zeros if it is unknown."""
         return self._reader.bounds((topic, queue_id))
 
     def cut(self, begins: Mapping[QueueKey, int], limit: int = 0, max_bytes: int = 0) -> Cut:

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from headrace.topology import Emit, ErrorPolicy
     from headrace.topology.operators.windows import WindowEmit
 
-__all__ = ["AggregateOptions", "StepOptions", "ValueOptions", "WindowOptions"]
 
 T = TypeVar("T")
 

@@ -207,7 +207,7 @@ class BaseStream(Generic[K, V]):
         serde: Serde[Any] | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Any:
-        """Give any number of values for one; the key stays.
+        """Return any number of values for one; the key stays.
 
         Parameters
         ----------

@@ -393,7 +393,6 @@ class StreamBuilder(TableSources):
         ... )
         <stream 'select-orders'>
         """
-
         return query(text, streams, name, on_error)
 
     def build(self) -> Topology:

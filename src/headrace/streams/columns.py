@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from headrace.topology import ErrorPolicy
     from headrace.topology.windows import Windows
 
-__all__ = ["ColumnGroups", "Columns", "Row", "cells_serde", "results_of"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -265,7 +264,7 @@ class ColumnGroups:
 def results_of(
     step: NextOperator, flow: Flow, measures: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[tuple[Measure, ...], tuple[tuple[str, pa.DataType], ...]]:
-    """Give the measures that are asked for, and names and types of their columns.
+    """Return the measures that are asked for, and names and types of their columns.
 
     Raises
     ------
@@ -362,7 +361,7 @@ def _types(columns: Named, schema: Schema) -> tuple[tuple[str, pa.DataType], ...
 
 
 def _measured(measure: Any, schema: Schema) -> tuple[str, pa.DataType]:
-    """Give name and type of the column that a measure makes."""
+    """Return name and type of the column that a measure makes."""
     if not isinstance(measure, Measure):
         message = f"{measure!r:.100} is no measure such as count() or sum('price')"
         raise TypeError(message)

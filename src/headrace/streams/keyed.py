@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from headrace.streams.windowed import WindowedStream
     from headrace.topology.windows import Windows
 
-__all__ = ["KeyedStream", "Table"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -91,7 +90,7 @@ class KeyedStream(Gathered[K, V]):
         serde: Serde[Any] | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Any:
-        """Give any number of values for one; see :meth:`Stream.flat_map_values`."""
+        """Return any number of values for one; see :meth:`Stream.flat_map_values`."""
         return KeyedStream(self._flat_map_values(function, name, serde, on_error))
 
     def count(self, *, name: str | None = None, emit: Emit = "update") -> Table[K, int]:

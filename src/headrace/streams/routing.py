@@ -129,7 +129,7 @@ class Routing(BaseStream[K, V]):
     def merge(
         self, *others: Stream[K, V], name: str | None = None, serde: Serde[V] | None = None
     ) -> Stream[K, V]:
-        """Give the records of this stream and of others as one stream.
+        """Return the records of this stream and of others as one stream.
 
         Behind the next shuffle they are in the order in which their messages arrived.
 

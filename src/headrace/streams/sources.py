@@ -118,11 +118,11 @@ class Known:
     columns: Schema | None = None
 
     def serde_or_plain(self) -> Serde[Any]:
-        """Give the serde for them, plain data where none is known."""
+        """Return the serde for them, plain data where none is known."""
         return self.serde or serde_for(self.hint) or plain
 
     def needed_serde(self, needer: str, why: str) -> Serde[Any]:
-        """Give the serde for them.
+        """Return the serde for them.
 
         Raises
         ------

@@ -352,7 +352,6 @@ class Processing(BaseStream[K, V]):
         ...     [record.value for record in driver.output("changes", serdes.float).read_all()]
         [20.5, 21.0]
         """
-
         step = self._flow.begin("process", name, on_error=on_error)
         _check_factory(factory, step)
         kept, alarms, names = tuple(states), tuple(timers), tuple(outputs)
@@ -525,7 +524,7 @@ class ProcessedStream(Stream[K, V]):
         self._process = process
 
     def output(self, name: str) -> Stream[Any, Any]:
-        """Give the records that it forwards to the child with a name.
+        """Return the records that it forwards to the child with a name.
 
         Raises
         ------

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from headrace.streams.stream import Stream
     from headrace.topology import ErrorPolicy, JoinKind
 
-__all__ = ["KEPT", "GlobalTable", "Table", "kept_table"]
 
 K = TypeVar("K")
 K2 = TypeVar("K2")
@@ -70,7 +69,7 @@ class Table(Generic[K, V]):
             raise no_method(self, name)
 
     def to_stream(self, *, name: str | None = None) -> Stream[K, V]:
-        """Give the updates of the table as a stream; None stands for a key that was deleted.
+        """Return the updates of the table as a stream; None stands for a key that was deleted.
 
         ``serdes.optional`` writes None as an empty body, which deletes on the other side, too.
 

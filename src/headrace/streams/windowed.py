@@ -232,7 +232,7 @@ class WindowedTable(Generic[K, V, R]):
         self, *, with_window: Literal[False] = False, name: str | None = None
     ) -> Stream[K, R]: ...
     def to_stream(self, *, with_window: bool = False, name: str | None = None) -> Stream[K, Any]:
-        """Give the results as a stream.
+        """Return the results as a stream.
 
         Parameters
         ----------
@@ -266,7 +266,7 @@ class WindowedTable(Generic[K, V, R]):
         return Stream(step.add(WithWindow(**step.fields), value=known))
 
     def late(self, *, name: str | None = None) -> Stream[K, V]:
-        """Give the records that came too late for their windows, as they were.
+        """Return the records that came too late for their windows, as they were.
 
         Raises
         ------
@@ -466,12 +466,12 @@ class WindowedColumns:
         return self._flow.operator
 
     def to_stream(self, *, name: str | None = None) -> Stream[Any, Row]:
-        """Give the results as a stream, which has columns again."""
+        """Return the results as a stream, which has columns again."""
         step = self._flow.begin("to_stream", name)
         operator = WindowRows(**step.fields, keys=tuple(self._keys.names), results=self._results)
         known = replace(step.known(dict), columns=self._results)
         return Stream(step.add(operator, value=known))
 
     def late(self, *, name: str | None = None) -> Stream[Any, Any]:
-        """Give the records that came too late for their windows, as they were."""
+        """Return the records that came too late for their windows, as they were."""
         return self._table.late(name=name)

@@ -13,7 +13,6 @@ from headrace.serdes import Serde
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Accumulator", "AccumulatorSerde", "Copies", "mergeable", "removable"]
 
 V_contra = TypeVar("V_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
@@ -56,7 +55,7 @@ class Accumulator(ABC, Generic[V_contra, R_co]):
 
     @abstractmethod
     def result(self) -> R_co:
-        """Give the result so far; more values may follow."""
+        """Return the result so far; more values may follow."""
 
     def merge(self, other: Self) -> None:
         """Fold in what another accumulator of the same key has taken; optional."""
@@ -71,7 +70,7 @@ class Accumulator(ABC, Generic[V_contra, R_co]):
         return copy.deepcopy(self)
 
     def state(self) -> Any:
-        """Give what is stored: all attributes, by name."""
+        """Return what is stored: all attributes, by name."""
         attributes = self.__getstate__()
         if isinstance(attributes, tuple):
             return {**(attributes[0] or {}), **attributes[1]}

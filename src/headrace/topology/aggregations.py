@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from headrace.serdes import Serde
 
-__all__ = ["Aggregation", "AggregationKind"]
 
 AggregationKind = Literal[
     "avg",

@@ -9,8 +9,6 @@ from typing import Any
 
 from headrace.topology.operators.core import Origin
 
-__all__ = ["Caller", "caller"]
-
 _OWN_FOLDER = str(Path(__file__).parents[1])
 
 

@@ -43,15 +43,15 @@ class Record(Generic[K, V]):
     headers: Mapping[str, str] = field(default_factory=lambda: _NO_HEADERS)
 
     def with_key(self, key: K2) -> Record[K2, V]:
-        """Give the same record under another key."""
+        """Return the same record under another key."""
         return Record(key, self.value, self.time, self.headers)
 
     def with_value(self, value: V2) -> Record[K, V2]:
-        """Give the same record with another value."""
+        """Return the same record with another value."""
         return Record(self.key, value, self.time, self.headers)
 
     def with_time(self, time: datetime) -> Record[K, V]:
-        """Give the same record at another time."""
+        """Return the same record at another time."""
         return replace(self, time=time)
 
 
@@ -122,7 +122,7 @@ class ValueState(Protocol[V]):
     """One value of the key that is handled."""
 
     def get(self) -> V | None:
-        """Give the value, None where there is none."""
+        """Return the value, None where there is none."""
 
     def put(self, value: V) -> None:
         """Set the value."""
@@ -135,7 +135,7 @@ class MapState(Protocol[K, V]):
     """A map of the key that is handled."""
 
     def get(self, key: K) -> V | None:
-        """Give the value of one of its keys, None where there is none."""
+        """Return the value of one of its keys, None where there is none."""
 
     def put(self, key: K, value: V) -> None:
         """Set one of its values."""
@@ -144,7 +144,7 @@ class MapState(Protocol[K, V]):
         """Delete one of its keys."""
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Give all keys with their values."""
+        """Return all keys with their values."""
 
     def clear(self) -> None:
         """Delete all keys."""
@@ -157,7 +157,7 @@ class ListState(Protocol[V]):
         """Add a value at the end."""
 
     def __iter__(self) -> Iterator[V]:
-        """Give the values in the order of appending."""
+        """Return the values in the order of appending."""
 
     def clear(self) -> None:
         """Delete all values."""
@@ -167,7 +167,7 @@ class WindowState(Protocol[V]):
     """Values by time of the key that is handled."""
 
     def get(self, time: datetime) -> V | None:
-        """Give the value of a time, None where there is none."""
+        """Return the value of a time, None where there is none."""
 
     def put(self, time: datetime, value: V) -> None:
         """Set the value of a time."""
@@ -176,10 +176,10 @@ class WindowState(Protocol[V]):
         """Delete the value of a time."""
 
     def between(self, start: datetime, stop: datetime) -> Iterator[tuple[datetime, V]]:
-        """Give the values from a time to before another, oldest first."""
+        """Return the values from a time to before another, oldest first."""
 
     def before(self, time: datetime) -> Iterator[tuple[datetime, V]]:
-        """Give the values before a time, oldest first: those that a watermark has passed."""
+        """Return the values before a time, oldest first: those that a watermark has passed."""
 
     def clear(self) -> None:
         """Delete the values of all times."""
@@ -221,19 +221,19 @@ class Context(Protocol):
         """The wall clock of the batch: the same for all that is done in it."""
 
     def value(self, name: str) -> ValueState[Any]:
-        """Give a declared value."""
+        """Return a declared value."""
 
     def map(self, name: str) -> MapState[Any, Any]:
-        """Give a declared map."""
+        """Return a declared map."""
 
     def list(self, name: str) -> ListState[Any]:
-        """Give a declared list."""
+        """Return a declared list."""
 
     def window(self, name: str) -> WindowState[Any]:
-        """Give declared values by time."""
+        """Return declared values by time."""
 
     def timer(self, name: str) -> Timer:
-        """Give a declared timer."""
+        """Return a declared timer."""
 
     def forward(self, record: Record[Any, Any], child: str = "") -> None:
         """Give a record to what follows, or to the child with a name."""
@@ -324,7 +324,7 @@ class BatchRecords(Sequence[Record[K, V]], Generic[K, V]):
         self._records: list[Record[K, V]] | None = None
 
     def to_arrow(self) -> pa.Table:
-        """Give them as columns: key, value, time, headers, broker, queue, offset.
+        """Return them as columns: key, value, time, headers, broker, queue, offset.
 
         No Python object is made for a record where the values have a schema of columns.
         """

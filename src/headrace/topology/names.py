@@ -10,20 +10,6 @@ import re
 
 from headrace.errors import TopologyError
 
-__all__ = [
-    "MAX_TOPIC_LENGTH",
-    "batch_topic",
-    "check_job_name",
-    "check_operator_name",
-    "check_topic",
-    "commit_topic",
-    "done_topic",
-    "journal_topic",
-    "shuffle_topic",
-    "spout_topic",
-    "state_topic",
-]
-
 MAX_TOPIC_LENGTH = 127
 """The broker refuses longer topic names."""
 

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.topology.operators.core import Operator
 
-__all__ = ["Shape", "shape_changes", "state_serdes", "state_shape"]
 
 Shape = Mapping[str, str]
 """What the layout of a store follows from, as text that is the same in every process."""
@@ -53,7 +52,7 @@ def state_shape(operator: Operator) -> dict[str, str]:
 
 
 def state_serdes(operator: Operator) -> dict[str, Serde[Any]]:
-    """Give the serdes that a shape names, by the same names."""
+    """Return the serdes that a shape names, by the same names."""
     found = {
         field.name.removesuffix("_serde"): getattr(operator, field.name)
         for field in fields(operator)

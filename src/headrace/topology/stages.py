@@ -39,7 +39,7 @@ def gives_updates(operators: Iterable[Operator], name: str) -> bool:
 def taking_back(
     operators: Sequence[Operator], children: Callable[[str], Sequence[Operator]]
 ) -> frozenset[str]:
-    """Give the operators that take old values back, and those that carry them there."""
+    """Return the operators that take old values back, and those that carry them there."""
     taking: set[str] = set()
     for operator in reversed(operators):
         carries = operator.carries_back and not operator.stateful
@@ -158,7 +158,7 @@ class StagePlan:
     _children: Mapping[str, tuple[Operator, ...]]
 
     def stage_of(self, name: str) -> int:
-        """Give the number of an operator's stage."""
+        """Return the number of an operator's stage."""
         return self._stage_of[name]
 
     @cached_property
@@ -169,7 +169,7 @@ class StagePlan:
         return math.gcd(*steps) or 1
 
     def clocks_of(self, name: str) -> Mapping[str, int]:
-        """Give the operators whose clocks an operator goes by, the nearest on each way up.
+        """Return the operators whose clocks an operator goes by, the nearest on each way up.
 
         With each, how much older than that clock's watermark a record may be when it arrives, ms.
         """
@@ -186,7 +186,7 @@ class StagePlan:
         return found
 
     def sources_of(self, name: str) -> list[Source]:
-        """Give the nearest sources on each way up to an operator; a source reaches itself."""
+        """Return the nearest sources on each way up to an operator; a source reaches itself."""
         operators = {o.name: o for stage in self.stages for o in stage.operators}
         found = {name: operators[name]}
         pending = [name]
@@ -210,7 +210,7 @@ class StagePlan:
         return tuple(operator for operator in operators if isinstance(operator, Through))
 
     def timed_behind(self, name: str) -> list[Operator]:
-        """Give the operators behind one, over topics too, that act on event time."""
+        """Return the operators behind one, over topics too, that act on event time."""
         found: dict[str, Operator] = {}
         pending = [name]
         while pending:
@@ -233,7 +233,7 @@ class StagePlan:
         return operator.updates and any(child.name in self.taking_back for child in children)
 
     def children(self, name: str) -> tuple[Operator, ...]:
-        """Give the operators that an operator feeds, in the order in which they were added."""
+        """Return the operators that an operator feeds, in the order in which they were added."""
         return self._children[name]
 
 

@@ -9,19 +9,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-__all__ = [
-    "COMMIT_FAIL",
-    "DEFAULT_STREAM",
-    "BatchGroupId",
-    "BoltCollector",
-    "CommitFail",
-    "CustomGrouping",
-    "SpoutCollector",
-    "TaskContext",
-    "Tuple",
-    "TupleRow",
-]
-
 DEFAULT_STREAM: Final = "default"
 """The stream that components emit to unless they name another."""
 
@@ -98,7 +85,7 @@ class Tuple(msgspec.Struct, frozen=True, gc=False):
     source_stream: str = DEFAULT_STREAM
 
     def get(self, name: str) -> Any:
-        """Give the value of a field.
+        """Return the value of a field.
 
         Raises
         ------
@@ -207,4 +194,4 @@ class CustomGrouping(Protocol):
     """Chooses the tasks that take a tuple; it is pickled and runs where tuples are emitted."""
 
     def choose(self, values: tuple[Any, ...], tasks: int) -> Sequence[int]:
-        """Give the numbers of the tasks, out of 0 to ``tasks - 1``, that take a tuple."""
+        """Return the numbers of the tasks, out of 0 to ``tasks - 1``, that take a tuple."""

@@ -310,7 +310,7 @@ class Topology:
         validate(self.name, self.operators)
 
     def with_policy(self, policy: ErrorPolicy) -> Topology:
-        """Give the topology with a policy for records that would stop the job.
+        """Return the topology with a policy for records that would stop the job.
 
         Operators that have a policy of their own (``on_error``) keep it.
 

@@ -10,16 +10,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from headrace.serdes import Serde
 from headrace.topology.operators.core import Operator
 
-__all__ = [
-    "WINDOW_END",
-    "WINDOW_START",
-    "Windowed",
-    "WindowedSerde",
-    "WithWindow",
-    "window_headers",
-    "windowed",
-]
-
 V = TypeVar("V")
 
 #: Properties of a message that tell the window of its value, ms since 1970, as RocketMQ Streams
@@ -93,7 +83,7 @@ def windowed(value: V, start: int, end: int) -> Windowed[V]:
 
 
 def window_headers(start: int, end: int) -> dict[str, str]:
-    """Give the properties that tell a window, ms since 1970."""
+    """Return the properties that tell a window, ms since 1970."""
     return {WINDOW_START: str(start), WINDOW_END: str(end)}
 
 

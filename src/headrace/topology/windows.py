@@ -9,21 +9,6 @@ from zoneinfo import ZoneInfo
 
 from headrace.errors import TopologyError
 
-__all__ = [
-    "CountWindows",
-    "SessionWindows",
-    "SlidingWindows",
-    "TimeWindows",
-    "Windows",
-    "count_window",
-    "hopping",
-    "milliseconds",
-    "session",
-    "sliding",
-    "told",
-    "tumbling",
-]
-
 _DAY = timedelta(days=1)
 #: Offsets of time zones are multiples of this, ms.
 _ZONE_STEP = 900_000
@@ -217,7 +202,7 @@ def count_window(size: int) -> CountWindows:
 
 
 def milliseconds(length: timedelta, what: str) -> int:
-    """Give a length in ms.
+    """Return a length in ms.
 
     Raises
     ------

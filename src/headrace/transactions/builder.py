@@ -76,7 +76,7 @@ def compile_group(
 
 
 def state_serde(config: Configuration) -> StateSerde:
-    """Give the serde of what a topology keeps and of what its journals hold."""
+    """Return the serde of what a topology keeps and of what its journals hold."""
     return StateSerde(pickles=config["topology.fall.back.on.pickle"])
 
 
@@ -151,7 +151,7 @@ class _Compiling:
         }
 
     def _inputs(self, declared: Declared) -> list[Input]:
-        """Give the subscriptions to components of this group."""
+        """Return the subscriptions to components of this group."""
         return [each for each in declared.inputs if each.source in self.group.members]
 
     def _fields(self, taken: Input) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class SpoutLog:
             self._file.flush()
 
     def uncommitted(self, committed: int) -> list[list[Any]]:
-        """Give the tuples that no commit has taken; those that one has are forgotten.
+        """Return the tuples that no commit has taken; those that one has are forgotten.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ class TransactionState:
         raise NotImplementedError
 
     def commit(self, batch_group_id: BatchGroupId, state: Any) -> Any:
-        """Give what the task's state is after the batch, to be stored with the batch.
+        """Return what the task's state is after the batch, to be stored with the batch.
 
         A large state may be stored elsewhere; then its address is returned.  The batch rolls back
         where this returns ``COMMIT_FAIL`` or raises.  Unless overridden, the state is what
@@ -293,7 +293,7 @@ class OffsetSpout(Component, ABC):
 
     @abstractmethod
     def read(self, start: Any, end: Any) -> Iterable[Iterable[Any]]:
-        """Give the values of the tuples from one offset up to another one, in order."""
+        """Return the values of the tuples from one offset up to another one, in order."""
 
 
 class Bolt(Component, ABC):

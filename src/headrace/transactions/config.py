@@ -9,8 +9,6 @@ from typing import Any
 
 from headrace.errors import TopologyError
 
-__all__ = ["CONFIG_KEYS", "ComponentConfigKey", "Configuration", "configuration_table"]
-
 
 @dataclass(frozen=True, slots=True)
 class ComponentConfigKey:

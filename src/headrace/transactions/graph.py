@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from headrace.transactions.topics import Declared, Input
 
-__all__ = ["ComponentGroup", "check_inputs", "groups_of", "in_order"]
-
 
 @dataclass(frozen=True, slots=True)
 class ComponentGroup:
@@ -144,7 +142,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 def in_order(components: Mapping[str, Declared]) -> list[str]:
-    """Give the names, each after what feeds it, else in the order of adding.
+    """Return the names, each after what feeds it, else in the order of adding.
 
     Raises
     ------

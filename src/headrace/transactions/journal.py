@@ -35,9 +35,6 @@ if TYPE_CHECKING:
             """Let go of what ``prepare`` took."""
 
 
-__all__ = ["JournalSpout"]
-
-
 class JournalSpout(Spout):
     """Lets a spout without state take part: its tuples are written to a topic first.
 

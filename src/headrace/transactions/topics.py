@@ -59,7 +59,7 @@ class Declared:
     inputs: tuple[Input, ...] = ()
 
     def taking(self, inputs: list[Input]) -> Declared:
-        """Give the same component with its subscriptions."""
+        """Return the same component with its subscriptions."""
         return replace(self, inputs=tuple(inputs))
 
 
@@ -309,7 +309,7 @@ class RecordOf:
         self._names = names
 
     def __call__(self, task: object, values: tuple[Any, ...]) -> tuple[Any, Any]:
-        """Give key and value of one tuple, wherever it was sent."""
+        """Return key and value of one tuple, wherever it was sent."""
         del task
         key: Any = None
         if self._key:
@@ -364,7 +364,7 @@ class OffsetReader(Spout):
         collector.emit_barrier()
 
     def finish_batch(self) -> Any:
-        """Give the offset at which the next batch begins."""
+        """Return the offset at which the next batch begins."""
         return self._next
 
     def cleanup(self) -> None:
@@ -526,7 +526,7 @@ class TransactionTopology:
         return "exactly_once" if self.config["transaction.exactly.once.mode"] else "at_least_once"
 
     def group_of(self, spout: str) -> int:
-        """Give the number of a spout's group.
+        """Return the number of a spout's group.
 
         Raises
         ------

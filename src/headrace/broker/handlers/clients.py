@@ -356,7 +356,7 @@ async def lock_queues(core: Core, request: Request) -> Command:
 
 
 async def unlock_queues(core: Core, request: Request) -> Command:
-    """Give queues back."""
+    """Return queues back."""
     asked = await core.read(request, LockRequest)
     async for part in core.in_parts(asked.mq_set):
         queues = [(queue.topic, queue.queue_id) for queue in part]

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from headrace.protocol.frames import Command
     from headrace.protocol.transactions import QueueName
 
-__all__ = ["HANDLERS", "restore_jobs"]
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +83,9 @@ def _restored(core: Core, commit_topic: str) -> JobState | None:
         if not block or queue_offset_of(block) != offset:
             core.jobs.lose(commit_topic, offset)
             if core.writable:
-                logger.error("topic %r: its newest commit, offset %d, is lost", commit_topic, offset)
+                logger.error(
+                    "topic %r: its newest commit, offset %d, is lost", commit_topic, offset
+                )
             return None
         found = stored_commit(block)
         if found is None:

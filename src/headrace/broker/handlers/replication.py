@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
 
-__all__ = ["HANDLERS"]
 
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_RECORDS = 65_536
@@ -57,7 +56,7 @@ def greet(core: Core, request: Request) -> Command:
 
 
 async def follow_log(core: Core, request: Request) -> Command:
-    """Give bytes of the log from a position on, or wait for some."""
+    """Return bytes of the log from a position on, or wait for some."""
     replication, number = core.replication, request.number
     if replication.role is Role.FOLLOWER:
         replication.require(Role.PRIMARY)
@@ -93,7 +92,7 @@ async def follow_log(core: Core, request: Request) -> Command:
 
 
 async def pull_records(core: Core, request: Request) -> Command:
-    """Give old records of a compacted queue to a follower that rebuilds its log."""
+    """Return old records of a compacted queue to a follower that rebuilds its log."""
     replication = core.replication
     if replication.role is Role.FOLLOWER:
         replication.require(Role.PRIMARY)
@@ -122,7 +121,7 @@ async def pull_records(core: Core, request: Request) -> Command:
 
 
 def follow_tables(core: Core, request: Request) -> Command:
-    """Give the tables that have changed."""
+    """Return the tables that have changed."""
     have = request.strict_body(dict[str, int])
     return request.reply(body=_encode(changed(core, request.number("started"), have)))
 

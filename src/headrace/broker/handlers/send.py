@@ -72,7 +72,7 @@ _MOST_MATCHES = 64
 
 
 def view_message(core: Core, request: Request) -> Command:
-    """Give the message at a position of the commit log."""
+    """Return the message at a position of the commit log."""
     try:
         record = core.store.read_at(request.number("offset"))
     except NotFoundError as error:

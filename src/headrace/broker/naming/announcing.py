@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.broker.replication.remote import PeerSecurity
     from headrace.protocol.signing import Credentials
 
-__all__ = ["Announcer"]
 
 logger = logging.getLogger(__name__)
 

@@ -13,15 +13,6 @@ if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
     from headrace.protocol.groups import Heartbeat
 
-__all__ = [
-    "check_batch",
-    "check_group",
-    "check_heartbeat",
-    "check_new_topic",
-    "check_polls",
-    "check_staged",
-]
-
 
 def check_polls(core: Core, peer: Peer) -> None:
     """Refuse to let one more request wait when too many do."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import resource
 
-__all__ = ["most_connections", "raise_limit"]
-
 #: So many are kept for the files of the store.
 _FOR_FILES = 256
 

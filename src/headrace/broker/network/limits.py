@@ -11,8 +11,6 @@ from typing import Any
 from headrace._setting import named_values
 from headrace.errors import SettingsError
 
-__all__ = ["Limits"]
-
 _KIB = 1024
 _MIB = 1024 * 1024
 

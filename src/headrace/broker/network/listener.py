@@ -65,7 +65,7 @@ def server_context(settings: BrokerSettings, data: Path) -> ssl.SSLContext | Non
 
 
 def make_certificate(folder: Path, hosts: Iterable[str]) -> tuple[Path, Path]:
-    """Give certificate and key in a folder, made now if they are not there.
+    """Return certificate and key in a folder, made now if they are not there.
 
     Raises
     ------

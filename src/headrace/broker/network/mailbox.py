@@ -7,8 +7,6 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["Mailbox"]
-
 
 class Mailbox:
     """Carries calls from any thread to the loop's own.

@@ -111,7 +111,9 @@ class Rebuilder:
             entry = await call(self._rebuilds.compact, entry)
         except (GoneError, NotFoundError) as error:
             # The topic was deleted: the follower's own log says so, or will soon.
-            logger.info("queue %d of topic %r is not rebuilt: %s", entry.queue_id, entry.topic, error)
+            logger.info(
+                "queue %d of topic %r is not rebuilt: %s", entry.queue_id, entry.topic, error
+            )
             await call(self._rebuilds.drop, entry)
             return
         logger.warning(
@@ -249,7 +251,7 @@ def own_stamp(core: Core) -> str:
 
 
 def changed(core: Core, started: int, have: Versions) -> Tables:
-    """Give the tables whose version is another than the follower's."""
+    """Return the tables whose version is another than the follower's."""
     if started != core.started:
         have = {}
     rows = {

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.replication.follower import Reopen
 
-__all__ = ["begin_replication", "fence", "promote"]
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from headrace.protocol.signing import Credentials, sign
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
 
-__all__ = ["PeerSecurity", "Remote"]
 
 _READ = 1 << 20
 #: Largest answer that is taken, bytes: one entry of the log at least.

@@ -177,7 +177,7 @@ class Gate:
         self._rebuilds = rebuilds
 
     def __call__(self, request: Request) -> Command | None:
-        """Give the refusal, None for a request that may go on."""
+        """Return the refusal, None for a request that may go on."""
         code = request.command.code
         if code in _WRITES or (code in _READS and not self._reads):
             return failure(request, self._error)

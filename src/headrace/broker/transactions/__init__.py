@@ -10,11 +10,11 @@ from headrace.broker.transactions.book import (
 from headrace.broker.transactions.service import HalfMessageEnd, Transactions
 
 __all__ = [
-    "HalfMessageEnd",
     "Half",
+    "HalfMessageEnd",
+    "HalfMessageState",
     "Outcome",
     "ReadProgress",
-    "HalfMessageState",
     "TransactionBook",
     "Transactions",
 ]

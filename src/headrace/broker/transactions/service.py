@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.store import QueueAppend
 
-__all__ = ["HalfMessageEnd", "Transactions"]
 
 logger = logging.getLogger(__name__)
 
@@ -241,7 +240,7 @@ class Transactions:
                 if self._core.writable:
                     self.follow()
                     await self._check()
-            except Exception:  # noqa: BLE001  (whatever it is, the next round may succeed)
+            except Exception:
                 logger.exception("producers cannot be asked about their half messages")
                 await asyncio.sleep(_LOOK)
             self.save_progress()

@@ -12,8 +12,6 @@ import typer
 
 from headrace.errors import ConfigurationError
 
-__all__ = ["ConfigOption", "GivenConfig", "Pairs", "read_config", "read_json"]
-
 ConfigOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -32,7 +32,6 @@ from headrace.errors import (
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["WorkerApi", "asking", "require_packages"]
 
 #: A plugin has 10 s to answer a question about its config, and may be listed before.
 _PATIENCE = 60.0

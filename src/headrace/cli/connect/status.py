@@ -245,7 +245,7 @@ def _statuses(worker: WorkerApi, name: str | None) -> list[Any]:
 
 
 def _phases(worker: WorkerApi) -> dict[tuple[str, int | None], str]:
-    """Give the phases behind Kafka Connect's words, of what runs on the worker that is asked."""
+    """Return the phases behind Kafka Connect's words, of what runs on the worker that is asked."""
     units = sorted(worker.get("admin", "tasks"), key=lambda unit: int(unit["generation"]))
     return {(unit["connector"], unit["task"]): unit["phase"] for unit in units}
 
@@ -311,7 +311,7 @@ def _state(state: str) -> Text:
 
 
 def _short(trace: str) -> str:
-    r"""Give what failed and what to do about it, without the frames in between.
+    r"""Return what failed and what to do about it, without the frames in between.
 
     >>> _short("task 0 failed: no such file\nTraceback ...\n  → make it")
     'task 0 failed: no such file\n→ make it'
@@ -357,7 +357,7 @@ def _shown(found: list[Any], trouble: str) -> Table:
 
 
 def _changes(look: Callable[[], list[Any]], interval: float) -> Iterator[tuple[list[Any], str]]:
-    """Give what there is whenever it changes; a worker that restarts is waited for."""
+    """Yield what there is whenever it changes; a worker that restarts is waited for."""
     last = found, trouble = look(), ""
     yield last
     while True:

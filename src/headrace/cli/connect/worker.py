@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from headrace.connect.worker import WorkerSettings
     from headrace.settings import JobSettings
 
-__all__ = ["worker"]
 
 _REST = "REST"
 _ACCESS = "What configs may take from this machine"
@@ -310,7 +309,7 @@ async def _work(settings: WorkerSettings, place: _WorkPlace) -> None:
 
 @contextlib.asynccontextmanager
 async def _broker_of(place: _WorkPlace, server: RestServer) -> AsyncIterator[str]:
-    """Give the name server's address, once there is one; look for Java beside that."""
+    """Yield the name server's address, once there is one; look for Java beside that."""
     from headrace.java import find_java
 
     server.startup.step("looks for Java and for its broker")

@@ -154,7 +154,7 @@ def without_secrets(arguments: Sequence[str]) -> list[str]:
 
 
 def hand_over(given: Mapping[str, Any]) -> dict[str, str]:
-    """Give the variable that tells a driver those options, from settings by name."""
+    """Return the variable that tells a driver those options, from settings by name."""
     secrets = {name: given[name] for name in _SECRETS if given.get(name) is not None}
     return {_VARIABLE: json.dumps(secrets)} if secrets else {}
 
@@ -187,7 +187,7 @@ def stand_by(job: StreamJob | TransactionJob, supervisor: Channel) -> bool:
 def telling_of(
     job: StreamJob | TransactionJob, supervisor: Channel | None
 ) -> Iterator[Callable[[], None]]:
-    """Give what tells the supervisor that the job has begun; tell it why the job ended."""
+    """Yield what tells the supervisor that the job has begun; tell it why the job ended."""
     began = False
 
     def begun() -> None:

@@ -133,7 +133,7 @@ class Child:
         return self._process.pid
 
     def hear(self) -> list[Word] | None:
-        """Give what it said since; None: it has ended."""
+        """Return what it said since; None: it has ended."""
         try:
             received = self.socket.recv(4096)
         except OSError:

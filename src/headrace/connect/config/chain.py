@@ -9,8 +9,6 @@ from typing import Literal
 from headrace.connect.config.checks import not_empty
 from headrace.connect.config.declaration import ConfigProblem
 
-__all__ = ["CONVERTERS", "Link", "LinkKind", "converter_links", "links"]
-
 LinkKind = Literal["transforms", "predicates", "converters", "header_converters"]
 """What a link is, by the family of its plugin."""
 

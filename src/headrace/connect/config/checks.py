@@ -9,18 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-__all__ = [
-    "Check",
-    "all_of",
-    "at_least",
-    "at_most",
-    "between",
-    "each",
-    "matching",
-    "not_empty",
-    "one_of",
-]
-
 
 class Check(ABC):
     """Decides whether a value may stand, and says what may."""

@@ -12,7 +12,6 @@ from headrace.errors import ConnectorConfigError
 if TYPE_CHECKING:
     from headrace.connect.config.declaration import ConfigDeclaration
 
-__all__ = ["REFUSED", "Role", "common_keys", "common_problems", "normal"]
 
 Role = Literal["source", "sink"]
 """Whether a connector brings records into topics or takes them out."""
@@ -32,7 +31,7 @@ REFUSED: Mapping[str, str] = {
 
 
 def common_keys(role: Role) -> ConfigDeclaration:
-    """Give the keys that every connector of a role has.
+    """Return the keys that every connector of a role has.
 
     >>> "topics" in common_keys("sink"), "topics" in common_keys("source")
     (True, False)

@@ -49,7 +49,7 @@ class Config(Mapping[str, Any]):
             raise ConnectorConfigError(message, hint=hint) from None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Give the value of a declared key, or the default where it is missing or ``None``."""
+        """Return the value of a declared key, or the default where it is missing or ``None``."""
         value = self._values.get(name)
         return default if value is None else value
 
@@ -66,7 +66,7 @@ class Config(Mapping[str, Any]):
         return f"Config({', '.join(f'{name}={value!r}' for name, value in self.items())})"
 
     def section(self, prefix: str) -> dict[str, str]:
-        """Give the texts of all keys that begin with a prefix, without the prefix.
+        """Return the texts of all keys that begin with a prefix, without the prefix.
 
         >>> Config({}, {"table.a": "1", "tables": "2"}).section("table.")
         {'a': '1'}
@@ -258,7 +258,7 @@ class ConfigDeclaration:
         return ConfigDeclaration((self.by_name | other.by_name).values())
 
     def without(self, *names: str) -> ConfigDeclaration:
-        """Give a declaration that lacks these keys."""
+        """Return a declaration that lacks these keys."""
         return ConfigDeclaration(one for one in self if one.name not in names)
 
     def parse(self, texts: Mapping[str, str], written: Mapping[str, str] | None = None) -> Config:
@@ -318,7 +318,7 @@ class ConfigDeclaration:
             raise ValueError(message) from None
 
     def unknown(self, texts: Mapping[str, str]) -> list[str]:
-        """Give the names that nobody declared."""
+        """Return the names that nobody declared."""
         known = {name for one in self for name in (one.name, *one.aliases)}
         return [name for name in texts if name not in known]
 

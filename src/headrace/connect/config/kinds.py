@@ -35,7 +35,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Give the text itself, for the one place that needs it."""
+        """Return the text itself, for the one place that needs it."""
         return self._text
 
     def __str__(self) -> str:
@@ -107,14 +107,14 @@ class Masking:
         self.learn(one.reveal() for one in values.values() if isinstance(one, Secret))
 
     def __call__(self, text: str) -> str:
-        """Give the text without secrets."""
+        """Return the text without secrets."""
         for secret in self._spellings:
             text = text.replace(secret, MASK)
         return text
 
 
 def _spellings(secret: str) -> Iterator[str]:
-    """Give the ways in which programs write a secret."""
+    """Yield the ways in which programs write a secret."""
     whole = secret.strip()
     if len(whole) < _SHORTEST:
         return
@@ -257,7 +257,7 @@ _KINDS: dict[Any, ValueKind] = {
 
 
 def kind_of(declared: Any) -> ValueKind:
-    """Give the kind of what a key was declared as.
+    """Return the kind of what a key was declared as.
 
     Raises
     ------

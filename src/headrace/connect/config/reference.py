@@ -18,7 +18,6 @@ from headrace.connect.plugins.catalog import Plugin
 if TYPE_CHECKING:
     from headrace.connect.config.declaration import ConfigKey
 
-__all__ = ["reference_page"]
 
 _INTRODUCTION = """\
 # Reference of connectors and their keys

@@ -48,7 +48,7 @@ def column_seed(seed: int, name: str) -> int:
 
 
 def bits(rows: Numbers, seed: int) -> Numbers:
-    """Give 64 even bits for each row number: SplitMix64 of seed and number.
+    """Return 64 even bits for each row number: SplitMix64 of seed and number.
 
     >>> rows = np.arange(4, dtype=np.uint64)
     >>> bool((bits(rows, 7)[2:] == bits(rows[2:], 7)).all())
@@ -61,7 +61,7 @@ def bits(rows: Numbers, seed: int) -> Numbers:
 
 
 def shares(rows: Numbers, seed: int) -> Floats:
-    """Give a number from 0 to below 1 for each row number."""
+    """Return a number from 0 to below 1 for each row number."""
     return (bits(rows, seed) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
 
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def ready_files(folder: Path, pattern: str, settle: float) -> Iterator[ReadyFile]:
-    """Give the files that match, in the order of their names.
+    """Yield the files that match, in the order of their names.
 
     Files that were written less than ``settle`` seconds ago may not be finished; nor may those
     whose names begin with a dot or an underscore, or end as unfinished files do.
@@ -282,7 +282,7 @@ class LedgerFolder:
         return str(self._folder)
 
     def read(self, name: str) -> bytes | None:
-        """Give a file; ``None`` where there is none."""
+        """Return a file; ``None`` where there is none."""
         try:
             return (self._folder / name).read_bytes()
         except FileNotFoundError:
@@ -300,7 +300,7 @@ class LedgerFolder:
         (self._folder / name).unlink(missing_ok=True)
 
     def names(self) -> list[str]:
-        """Give the names of all files."""
+        """Return the names of all files."""
         return [one.name for one in self._folder.iterdir()] if self._folder.is_dir() else []
 
 
@@ -330,7 +330,7 @@ class DirectorySourceTask(FilesTask):
         return {"file": name}
 
     def name_of(self, partition: Position) -> str | None:
-        """Give the path of the file."""
+        """Return the path of the file."""
         return partition.get("file")
 
     def is_appendable(self, name: str, kind: str) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["sync_folder", "write_whole"]
-
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that after a crash either its old or its new content is there.

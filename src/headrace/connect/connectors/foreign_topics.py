@@ -13,8 +13,6 @@ from headrace.watched import watched_thread
 if TYPE_CHECKING:
     from headrace.connect import ConnectorContext
 
-__all__ = ["TopicWatch", "chosen_topics"]
-
 
 def chosen_topics(
     wanted: Iterable[str],
@@ -24,7 +22,7 @@ def chosen_topics(
     system: str,
     hidden: Callable[[str], bool],
 ) -> list[str]:
-    """Give the topics that names and patterns mean; a pattern begins with ``^``.
+    """Return the topics that names and patterns mean; a pattern begins with ``^``.
 
     Parameters
     ----------

@@ -15,8 +15,6 @@ from headrace.errors import ConnectorConfigError
 if TYPE_CHECKING:
     from headrace.connect.records import Position
 
-__all__ = ["KeptOffsets", "Progress", "batch_from", "changed", "newest", "set_by_hand"]
-
 
 class KeptOffsets(msgspec.Struct, frozen=True):
     """The next offset of each queue, as JSON has it.
@@ -36,7 +34,7 @@ class KeptOffsets(msgspec.Struct, frozen=True):
         return cls([(*queue, offset) for queue, offset in sorted(offsets.items())])
 
     def mapping(self) -> dict[Queue, int]:
-        """Give the offsets by their queues."""
+        """Return the offsets by their queues."""
         return {
             Queue(topic, broker, number): offset for topic, broker, number, offset in self.queues
         }
@@ -80,7 +78,7 @@ class Progress:
         self._next = dict(offsets)
 
     def fresh(self, records: Sequence[SinkRecord]) -> list[SinkRecord]:
-        """Give the records that are new."""
+        """Return the records that are new."""
         return [one for one in records if one.offset >= self._next.get(one.queue, 0)]
 
     def take(self, records: Iterable[SinkRecord]) -> None:
@@ -89,7 +87,7 @@ class Progress:
             self._next[record.queue] = max(record.offset + 1, self._next.get(record.queue, 0))
 
     def fresh_rows(self, batch: SinkBatch) -> SinkBatch:
-        """Give the rows that are new."""
+        """Return the rows that are new."""
         first = self._next.get(batch.queue, 0)
         if len(batch) == 0 or batch.offset[0].as_py() >= first:
             return batch
@@ -102,7 +100,7 @@ class Progress:
 
 
 def batch_from(batch: SinkBatch, row: int, most: int | None = None) -> SinkBatch:
-    """Give the rows of a batch from one on, so many at most; none for a negative one."""
+    """Return the rows of a batch from one on, so many at most; none for a negative one."""
     start = len(batch) if row < 0 else row
     columns = {
         name: column.slice(start, most)
@@ -145,7 +143,7 @@ def set_by_hand(offsets: Sequence[tuple[Position, Position | None]]) -> dict[Que
 
 
 def changed(kept: Mapping[Queue, int], changes: Mapping[Queue, int | None]) -> dict[Queue, int]:
-    """Give offsets with changes applied.
+    """Return offsets with changes applied.
 
     >>> queue = Queue("t", "b", 0)
     >>> changed({queue: 7}, {queue: None})

@@ -18,17 +18,6 @@ import httpx
 from headrace.connect import Config, RetriableError, Secret, declare, key
 from headrace.errors import ConnectorConfigError, SerializationError
 
-__all__ = [
-    "PASSING",
-    "SENDING_KEYS",
-    "Pauses",
-    "RefusedError",
-    "Retries",
-    "Sender",
-    "client",
-    "retry_after",
-]
-
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers of a server that may answer better later."""
 

@@ -59,7 +59,7 @@ _OPTION = "option."
 
 
 def order_of(config: Config) -> dict[str, Any]:
-    """Give what the engine is to do: the values of all keys, and the format's options."""
+    """Return what the engine is to do: the values of all keys, and the format's options."""
     order: dict[str, Any] = {
         name: value.total_seconds() if isinstance(value, timedelta) else value
         for name, value in config.items()

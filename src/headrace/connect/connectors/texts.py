@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from headrace.connect import SinkRecord
 
-__all__ = ["as_json", "as_text", "lines_of", "raw_bytes"]
-
 
 def as_text(value: Any) -> bytes:
     """Write a value as text: text and bytes as they are, everything else as JSON.
@@ -35,7 +33,7 @@ def as_text(value: Any) -> bytes:
 
 
 def lines_of(column: pa.Array, end: bytes) -> Iterator[memoryview | bytes]:
-    """Give a column of text or bytes, without nulls, as lines, in pieces that are written as they are.
+    """Yield a column of text or bytes, without nulls, as lines, in pieces that are written as they are.
 
     >>> b"".join(lines_of(pa.array(["a", "b"]), b";"))
     b'a;b;'
@@ -48,7 +46,7 @@ def lines_of(column: pa.Array, end: bytes) -> Iterator[memoryview | bytes]:
 
 
 def raw_bytes(record: SinkRecord, value: Any, part: str, taker: str) -> bytes | None:
-    """Give a value of a record that is text or bytes already, for a taker that knows no other.
+    """Return a value of a record that is text or bytes already, for a taker that knows no other.
 
     Parameters
     ----------

@@ -13,8 +13,6 @@ from headrace.connect.converters._loose_json import dump
 from headrace.connect.converters.avro_schemas import TO_PLAIN
 from headrace.connect.schema import Schema, Type
 
-__all__ = ["fits", "read", "write"]
-
 # Whole numbers from here on are not all exact as floating-point numbers.
 _INEXACT = 1 << 53
 

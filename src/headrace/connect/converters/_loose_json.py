@@ -15,8 +15,6 @@ import orjson
 from headrace.connect.converters._texts import double_text
 from headrace.connect.converters.avro_schemas import UnfitError, kind_of
 
-__all__ = ["dump", "dump_data", "load", "load_exactly"]
-
 # What has no place in JSON is ours to refuse.
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 

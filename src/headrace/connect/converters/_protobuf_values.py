@@ -14,7 +14,6 @@ from headrace.connect.converters.protobuf_schemas import TIMESTAMP_MESSAGE, WRAP
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["fill", "told"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -156,7 +155,7 @@ def _fill_timestamp(message: Any, value: Any) -> None:
 
 
 def told(message: Message) -> Any:
-    """Give the value that a message says; what finer than a microsecond is cut off.
+    """Return the value that a message says; what finer than a microsecond is cut off.
 
     >>> from google.protobuf.wrappers_pb2 import StringValue
     >>> told(StringValue(value="tea"))

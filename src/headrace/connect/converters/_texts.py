@@ -46,7 +46,7 @@ def single(value: float) -> float:
 
 
 def shortest_float(value: float) -> float:
-    """Give the double that prints as the single-precision number does.
+    """Return the double that prints as the single-precision number does.
 
     >>> shortest_float(single(0.1))
     0.1

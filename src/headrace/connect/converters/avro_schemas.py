@@ -101,7 +101,7 @@ _EXACT = Context(prec=100_000, Emax=999_999_999, Emin=-999_999_999, traps=[Inexa
 
 
 def unscaled(schema: Schema, value: Any) -> int:
-    """Give a decimal without its point.
+    """Return a decimal without its point.
 
     >>> from headrace.connect.schema import decimal
     >>> unscaled(decimal(2), Decimal("123.45"))
@@ -131,7 +131,7 @@ def _scale(schema: Schema) -> int:
 
 
 def days(schema: Schema, value: Any) -> int:  # noqa: ARG001
-    """Give a date as days since 1970."""
+    """Return a date as days since 1970."""
     if not isinstance(value, date) or isinstance(value, datetime):
         reason = f"a date is needed, not {kind_of(value)}"
         raise UnfitError(reason, hint="give a datetime.date")
@@ -139,7 +139,7 @@ def days(schema: Schema, value: Any) -> int:  # noqa: ARG001
 
 
 def milliseconds_of_day(schema: Schema, value: Any) -> int:  # noqa: ARG001
-    """Give a time of day as milliseconds; what is finer is cut off."""
+    """Return a time of day as milliseconds; what is finer is cut off."""
     if not isinstance(value, time):
         reason = f"a time of day is needed, not {kind_of(value)}"
         raise UnfitError(reason, hint="give a datetime.time")
@@ -148,7 +148,7 @@ def milliseconds_of_day(schema: Schema, value: Any) -> int:  # noqa: ARG001
 
 
 def milliseconds(schema: Schema, value: Any) -> int:  # noqa: ARG001
-    """Give a timestamp as milliseconds since 1970; what is finer is cut off."""
+    """Return a timestamp as milliseconds since 1970; what is finer is cut off."""
     if not isinstance(value, datetime):
         reason = f"a timestamp is needed, not {kind_of(value)}"
         raise UnfitError(reason, hint="give a datetime.datetime with a zone")
@@ -195,7 +195,7 @@ def _time(schema: Schema, value: Any) -> time:  # noqa: ARG001
 
 
 def moment(value: int) -> datetime:
-    """Give the timestamp of milliseconds since 1970."""
+    """Return the timestamp of milliseconds since 1970."""
     try:
         return _EPOCH + timedelta(milliseconds=value)
     except OverflowError:
@@ -285,7 +285,7 @@ _FROM_LOGICAL: Mapping[str, Schema] = {
 
 
 def schema_to_avro(schema: Schema) -> Any:
-    """Give the Avro schema of a schema, as data of JSON.
+    """Return the Avro schema of a schema, as data of JSON.
 
     >>> from headrace.connect.schema import INT64
     >>> schema_to_avro(INT64.as_optional())
@@ -400,7 +400,7 @@ def _decimal(schema: Schema) -> dict[str, Any]:
 
 
 def _extras(schema: Schema) -> dict[str, Any]:
-    """Give what Avro has no word for, without what its own words say already."""
+    """Return what Avro has no word for, without what its own words say already."""
     parameters = {name: text for name, text in schema.parameters.items() if name != "scale"}
     logical = schema.is_a(DECIMAL_NAME) or schema.name in _TO_LOGICAL
     said = {
@@ -422,7 +422,7 @@ def _default(schema: Schema) -> str | None:
 
 
 def expanded(node: Any) -> Any:
-    """Give an Avro schema in which each name stands for what it names.
+    """Return an Avro schema in which each name stands for what it names.
 
     Raises
     ------
@@ -439,7 +439,7 @@ def expanded(node: Any) -> Any:
 
 
 def schema_from_avro(node: Any) -> Schema | None:
-    """Give the schema of an Avro schema; ``None`` for one that contains itself.
+    """Return the schema of an Avro schema; ``None`` for one that contains itself.
 
     >>> schema_from_avro({"type": "array", "items": ["null", "string"]})
     array<string?>
@@ -500,7 +500,7 @@ def _union(branches: list[Any]) -> Schema:
 
 
 def branch_name(node: Any) -> str:
-    """Give what a branch of a union is called: its type, or its name without the namespace."""
+    """Return what a branch of a union is called: its type, or its name without the namespace."""
     if isinstance(node, str):
         return node.rpartition(".")[2]
     name: str = node.get("name") or node["type"]

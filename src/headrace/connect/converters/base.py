@@ -21,7 +21,6 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from headrace.connect.schema import Schema
 
-__all__ = ["Column", "Converted", "Converter", "HeaderConverter"]
 
 _WRITING = (
     "correct the value or its schema, choose another converter, or let bad records go to a"

@@ -66,7 +66,7 @@ class _NotParsedError(Exception):
 
 
 def parse_header(text: str) -> Converted:
-    """Give the value that a header's text stands for.
+    """Return the value that a header's text stands for.
 
     >>> parse_header("12"), parse_header("12:30")
     (Converted(schema=int8, value=12), Converted(schema=string, value='12:30'))
@@ -203,7 +203,7 @@ def _bare(token: str) -> Converted:
 
 
 def _number(number: Decimal) -> Converted:
-    """Give the narrowest type that takes a number."""
+    """Return the narrowest type that takes a number."""
     if number.adjusted() < 20 and number == number.to_integral_value():
         whole = int(number)
         for schema, bits in _WIDTHS:
@@ -220,7 +220,7 @@ def _number(number: Decimal) -> Converted:
 
 
 def _common(found: list[Converted]) -> Schema:
-    """Give the schema that takes all of them, or the open one."""
+    """Return the schema that takes all of them, or the open one."""
     common: Schema | None = None
     for one in found:
         if one.schema is None:

@@ -29,7 +29,7 @@ _TYPES: Mapping[str, Type] = {one.value: one for one in Type}
 
 
 def schema_to_json(schema: Schema, rules: JsonRules | None = None) -> dict[str, Any]:
-    """Give the JSON of a schema, as data.
+    """Return the JSON of a schema, as data.
 
     >>> from headrace.connect.schema import INT32
     >>> schema_to_json(INT32.as_optional())
@@ -58,7 +58,7 @@ def schema_to_json(schema: Schema, rules: JsonRules | None = None) -> dict[str, 
 
 
 def schema_from_json(told: Any, rules: JsonRules | None = None) -> Schema:
-    """Give the schema that data of JSON describes.
+    """Return the schema that data of JSON describes.
 
     >>> schema_from_json({"type": "array", "items": {"type": "string"}})
     array<string>

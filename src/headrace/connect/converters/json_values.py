@@ -20,8 +20,6 @@ from headrace.connect.converters._texts import shortest_float, single
 from headrace.connect.converters.avro_schemas import FROM_PLAIN, TO_PLAIN, UnfitError, kind_of
 from headrace.connect.schema import DECIMAL_NAME, Schema, Type
 
-__all__ = ["JsonRules", "Step", "has_decimal", "json_reader", "json_writer"]
-
 Step = Callable[[Any], Any]
 """One direction of one schema."""
 

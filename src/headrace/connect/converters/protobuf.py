@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from headrace.connect.schema import Schema
 
-__all__ = ["ProtobufConverter"]
 
 _MISSING = "ProtobufConverter needs the package protobuf"
 

@@ -42,7 +42,6 @@ from headrace.connect.schema import (
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["TIMESTAMP_MESSAGE", "WRAPPERS", "is_map", "schema_from_protobuf"]
 
 TIMESTAMP_MESSAGE = "google.protobuf.Timestamp"
 
@@ -89,7 +88,7 @@ def is_map(field: Any) -> bool:
 
 
 def schema_from_protobuf(message: type[Message]) -> Schema | None:
-    """Give the schema of a message's class; ``None`` for one that contains itself.
+    """Return the schema of a message's class; ``None`` for one that contains itself.
 
     >>> from google.protobuf.source_context_pb2 import SourceContext
     >>> print(schema_from_protobuf(SourceContext))

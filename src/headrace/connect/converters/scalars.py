@@ -26,18 +26,6 @@ from headrace.connect.schema import (
     Schema,
 )
 
-__all__ = [
-    "BooleanConverter",
-    "BytesConverter",
-    "DoubleConverter",
-    "FloatConverter",
-    "IntegerConverter",
-    "LongConverter",
-    "NumberConverter",
-    "ShortConverter",
-    "StringConverter",
-]
-
 _OPTIONAL_BYTES = BYTES.as_optional()
 _OPTIONAL_STRING = STRING.as_optional()
 _OPTIONAL_BOOLEAN = BOOLEAN.as_optional()
@@ -61,7 +49,7 @@ class BytesConverter(HeaderConverter):
     version = "1.0"
 
     def write(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
-        """Give the bytes."""
+        """Return the bytes."""
         _check_type(schema, BYTES)
         if value is None or isinstance(value, bytes):
             return value
@@ -71,7 +59,7 @@ class BytesConverter(HeaderConverter):
         raise UnfitError(reason)
 
     def read(self, topic: str, body: bytes | None) -> Converted:
-        """Give the bytes, beside the schema of optional bytes."""
+        """Return the bytes, beside the schema of optional bytes."""
         return Converted(_OPTIONAL_BYTES, body)
 
     def write_column(
@@ -80,14 +68,14 @@ class BytesConverter(HeaderConverter):
         schema: Schema | None,
         values: pa.Array,
     ) -> pa.Array | None:
-        """Give the column itself."""
+        """Return the column itself."""
         _check_type(schema, BYTES)
         if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
             return values
         return None
 
     def read_column(self, topic: str, bodies: pa.Array) -> Column:
-        """Give the column itself."""
+        """Return the column itself."""
         return Column(_OPTIONAL_BYTES, bodies)
 
 
@@ -145,13 +133,13 @@ class StringConverter(HeaderConverter):
         schema: Schema | None,
         values: pa.Array,
     ) -> pa.Array | None:
-        """Give the bytes of a column of text, which Arrow keeps as UTF-8."""
+        """Return the bytes of a column of text, which Arrow keeps as UTF-8."""
         if self._encoding == "utf-8" and pa.types.is_string(values.type):
             return values.cast(pa.binary())
         return None
 
     def read_column(self, topic: str, bodies: pa.Array) -> Column | None:
-        """Give the column as text; Arrow checks that it is UTF-8."""
+        """Return the column as text; Arrow checks that it is UTF-8."""
         if self._encoding != "utf-8":
             return None
         return Column(_OPTIONAL_STRING, bodies.cast(pa.string()))

@@ -178,7 +178,7 @@ class Coordinator:
         return min(max(due, 0.05), _LONGEST_PAUSE)
 
     async def _workers(self) -> list[str]:
-        """Give the names of the workers that are alive, in the order in which they act."""
+        """Return the names of the workers that are alive, in the order in which they act."""
         # An answer that came late may have lain in a buffer: it is asked for once more.
         for _ in range(2):
             if time.monotonic() - self._alive[1] >= _LONGEST_PAUSE:
@@ -191,7 +191,7 @@ class Coordinator:
         return 0 if self._view.assignment is None else self._view.assignment.generation
 
     def _turn_of(self, workers: list[str]) -> float:
-        """Give the time at which it is up to this worker to do what is due."""
+        """Return the time at which it is up to this worker to do what is due."""
         if self._due_since is None or self._due_since[0] != self._generation:
             self._due_since = self._generation, time.monotonic()
         return self._due_since[1] + workers.index(self._worker) * _STEP
@@ -337,7 +337,7 @@ class Cluster:
         await self._members.join_again()
 
     async def workers(self) -> set[str]:
-        """Give the names of all workers that are alive."""
+        """Return the names of all workers that are alive."""
         return await self._members.workers()
 
     async def leave(self) -> None:

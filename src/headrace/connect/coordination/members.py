@@ -185,7 +185,7 @@ class Members:
             self._start("listener", self._hear_signs(queue))
 
     async def workers(self, lost_since: Mapping[str, float] | None = None) -> set[str]:
-        """Give the names of all workers that are alive.
+        """Return the names of all workers that are alive.
 
         Parameters
         ----------
@@ -271,7 +271,7 @@ class Members:
     # Signs of life
 
     async def _first_sign(self) -> MessageQueue | None:
-        """Give a sign of life, before anybody waits for one; None: this worker may not."""
+        """Return a sign of life, before anybody waits for one; None: this worker may not."""
         try:
             queue = await self._signs_queue()
             self._signs.own = self.client_id

@@ -24,7 +24,6 @@ from headrace.topology.operators.core import Taken
 if TYPE_CHECKING:
     from headrace.connect.hosts.channel import PolledBatch
 
-__all__ = ["HostImpulse", "HostIntake", "HostOutlet", "messages_out", "records_in"]
 
 _MOST_RECORDS = 200_000
 _MOST_BYTES = 32 << 20
@@ -33,7 +32,7 @@ _NO_VALUE = pa.scalar(None, pa.binary())
 
 @lru_cache(maxsize=256)
 def _channel(address: str, timeout: timedelta) -> TaskChannel:
-    """Give this process's connection to a host; addresses are never used twice."""
+    """Return this process's connection to a host; addresses are never used twice."""
     return TaskChannel(address, timeout)
 
 
@@ -53,7 +52,7 @@ class HostIntake:
     timeout: timedelta = timedelta(minutes=1)
 
     def take(self, epoch: int, batch: int) -> Taken:
-        """Give what the host gives for a batch: the same again until it is committed."""
+        """Return what the host gives for a batch: the same again until it is committed."""
         del epoch
         polled = _channel(self.address, self.timeout).poll(
             batch, max_records=_MOST_RECORDS, max_bytes=_MOST_BYTES
@@ -91,7 +90,7 @@ class HostOutlet:
         _channel(self.address, self.timeout).flush(batch, ends, epoch=epoch)
 
     def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
-        """Give the dead letters of the batch."""
+        """Return the dead letters of the batch."""
         del epoch
         letters = _channel(self.address, self.timeout).letters(batch)
         return None if letters is None else _wire_columns(letters, round(time.time() * 1000))

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 
     from headrace.connect.data.settings import EngineSettings
 
-__all__ = ["Engine", "main", "serve"]
 
 #: It runs as ``__main__``, and is known by the name of its module all the same.
 logger = logging.getLogger("headrace.connect.data.engine")

@@ -166,7 +166,7 @@ class SinkQueues:
         return tuple(self._terms.topics)
 
     def open(self) -> dict[str | int, int]:
-        """Give the task the queues that there are; give where it goes on, by queue.
+        """Return the task the queues that there are; give where it goes on, by queue.
 
         It takes no batch before it is told of the epoch that begins.
         That is where the sink itself says, or the last commit; in new queues, where its config
@@ -180,7 +180,7 @@ class SinkQueues:
         return {name: offset for part in begins for name, offset in part.items()}
 
     def begins(self) -> Mapping[str, int]:
-        """Give where the queues are begun that came while the task ran."""
+        """Return where the queues are begun that came while the task ran."""
         return self._begins
 
     def learn(self, queues: Collection[str], offsets: Mapping[str, int]) -> bool:
@@ -219,7 +219,10 @@ class SinkQueues:
         return {name: found[place] for name, place in places.items() if place in found}
 
     def _first_offsets(self, names: Collection[str]) -> dict[str, int]:
-        """Give where queues begin that were never read; none where that is their first message."""
+        """Return where queues begin that were never read.
+
+        None where that is their first message.
+        """
         begin = self._terms.begin
         if begin == "first" or not names:
             return {}
@@ -451,7 +454,7 @@ class TaskJob:
             channel.begin(record.batch, recorded, newer)
 
     def _positions(self) -> dict[str, Any]:
-        """Give the committed offsets; the job's own record has them: there is one task."""
+        """Return the committed offsets; the job's own record has them: there is one task."""
         return _offsets(self._job.positions)
 
     def _sink(
@@ -492,7 +495,7 @@ class TaskJob:
         return source, outlet, FeedSink(name="letters", parents=("put",), topic=letters)
 
     def _provide(self, topics: Sequence[str]) -> dict[str, list[str]]:
-        """Give the queues of topics, and make those that are missing."""
+        """Return the queues of topics, and make those that are missing."""
         found: dict[str, list[str]] = {}
         for topic in topics:
             try:

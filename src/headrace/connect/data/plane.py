@@ -238,7 +238,7 @@ class QueryTask:
         return self._host_waits
 
     async def task_configs(self, most: int) -> PluginAnswer | None:
-        """Give nothing: a task has no tasks."""
+        """Return nothing: a task has no tasks."""
         del most
         return None
 
@@ -256,7 +256,7 @@ class QueryTask:
 
 
 def pauses() -> Iterator[float]:
-    """Give the seconds to wait between tries of what brokers or engine cannot do now, for ever.
+    """Yield the seconds to wait between tries of what brokers or engine cannot do now, for ever.
 
     >>> from itertools import islice
     >>> list(islice(pauses(), 6))
@@ -404,7 +404,7 @@ class DataPlane:
     async def _source_positions(
         self, kept_as: str
     ) -> Sequence[tuple[dict[str, Any], dict[str, Any]]]:
-        """Give where a source connector is; a start may wait some time for its brokers."""
+        """Return where a source connector is; a start may wait some time for its brokers."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _START_PATIENCE
         for pause in pauses():
@@ -419,7 +419,7 @@ class DataPlane:
         raise AssertionError("pauses have no end")
 
     async def read(self, kept_as: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
-        """Give what is committed."""
+        """Return what is committed."""
         await self.engine.open()
         try:
             async with asyncio.timeout(_PATIENCE):

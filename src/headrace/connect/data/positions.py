@@ -33,15 +33,6 @@ if TYPE_CHECKING:
     from headrace.connect.data.settings import EngineSettings
     from headrace.topology.operators.core import Taken
 
-__all__ = [
-    "PositionChanges",
-    "forget_positions",
-    "joined",
-    "positions_elsewhere",
-    "read_positions",
-    "stamp_of",
-    "task_job",
-]
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
@@ -61,7 +52,7 @@ def task_job(connector: str, task: int) -> str:
 
 
 def stamp_of(generation: int) -> int:
-    """Give what positions of a task's generation carry; odd stamps are changes between two.
+    """Return what positions of a task's generation carry; odd stamps are changes between two.
 
     Examples
     --------
@@ -93,13 +84,13 @@ def joined(records: Iterable[CommitRecord]) -> dict[str, Position]:
 
 
 def read_positions(client: Client, connector: str) -> dict[str, Any]:
-    """Give the committed offset of each partition of a connector, by the partition's name."""
+    """Return the committed offset of each partition of a connector, by the partition's name."""
     positions = joined(record for _, record in _records(client, connector))
     return {name: one.offset for name, one in positions.items() if one.offset is not None}
 
 
 def positions_elsewhere(client: Client, connector: str, task: int) -> dict[str, Position]:
-    """Give what the records of other tasks than this one have."""
+    """Return what the records of other tasks than this one have."""
     own = task_job(connector, task)
     return joined(record for home, record in _records(client, connector) if home.job != own)
 
@@ -118,7 +109,7 @@ def forget_positions(client: Client, connector: str) -> None:
 
 
 def _records(client: Client, connector: str) -> Iterator[tuple[StateHome, CommitRecord]]:
-    """Give the newest record of each task that the connector has ever had."""
+    """Yield the newest record of each task that the connector has ever had."""
     for job in _jobs(connector, Admin(client).topics()):
         home = StateHome.of(job, client)
         try:

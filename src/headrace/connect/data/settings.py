@@ -11,8 +11,6 @@ from headrace.client import ClientSettings
 from headrace.errors import SettingsError
 from headrace.settings import JobSettings, usable_cores
 
-__all__ = ["EngineSettings"]
-
 #: Where a task's host can be reached: its socket is a file of this machine.
 _THREADS = re.compile(r"local(?:\[\s*(?P<cores>[1-9]\d*|\*)\s*(?:,\s*(?P<tries>\d+)\s*)?\])?")
 _EXECUTORS = re.compile(r"local-cluster\[\s*([1-9]\d*)\s*,\s*([1-9]\d*)\s*,\s*\d+\s*\]")
@@ -92,7 +90,7 @@ class EngineSettings:
         return ClientSettings(**self.jobs.connection)
 
     def job_settings(self, *, columns: bool = False) -> JobSettings:
-        """Give the settings of one task's job, which may be a sink's that takes columns."""
+        """Return the settings of one task's job, which may be a sink's that takes columns."""
         parallelism = {"spark.default.parallelism": str(self.cores)}
         handed_on = {name: getattr(self.jobs, name) for name in _HANDED_ON}
         if columns and self.jobs.max_records_per_batch == JobSettings().max_records_per_batch:

@@ -42,7 +42,7 @@ class RowRef(NamedTuple):
     row: int
 
     def message(self) -> SinkRow:
-        """Give the row as a message."""
+        """Return the row as a message."""
         found = {name: self.rows.column(name)[self.row].as_py() for name in SINK_SCHEMA.names}
         return SinkRow(
             Queue(found["topic"], found["broker"], found["queue"]),

@@ -80,7 +80,7 @@ def _context(message: SinkRow, failure: Failure, masking: Masking) -> dict[str, 
 
 
 def rows_of(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
-    """Give dead letters as rows, in the columns that a source's records have."""
+    """Return dead letters as rows, in the columns that a source's records have."""
     columns = {
         "topic": [one.topic for one in letters],
         "queue": [None] * len(letters),
@@ -255,7 +255,7 @@ class Handling:
         return SKIPPED
 
     def take_letters(self) -> list[DeadLetter]:
-        """Give the dead letters since the last call, to be sent before the batch is committed."""
+        """Return the dead letters since the last call, to be sent before the batch is committed."""
         letters, self._letters = self._letters, []
         return letters
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from headrace.connect.predicates import Predicate
     from headrace.connect.transforms import Transform
 
-__all__ = ["TransformLink", "transformed"]
 
 Record = TypeVar("Record", SourceRecord, SinkRecord)
 
@@ -40,7 +39,7 @@ class TransformLink:
     negate: bool = False
 
     def apply(self, record: Record) -> Sequence[Record]:
-        """Give what comes out: the record itself where the transform is not for it."""
+        """Return what comes out: the record itself where the transform is not for it."""
         if self.predicate is not None and self.predicate.holds(record) is self.negate:
             return [record]
         given = self.transform.apply(record)

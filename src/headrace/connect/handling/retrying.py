@@ -44,7 +44,7 @@ class HandlingStatistics:
     last_error_ms: int = 0
 
     def metrics(self) -> dict[str, int]:
-        """Give the counters by the names that Kafka Connect has for them."""
+        """Return the counters by the names that Kafka Connect has for them."""
         return {METRICS[name]: value for name, value in asdict(self).items()}
 
 
@@ -85,7 +85,7 @@ class Counters:
         self.last_error_ms = 0
 
     def statistics(self) -> HandlingStatistics:
-        """Give the counts of this moment."""
+        """Return the counts of this moment."""
         return HandlingStatistics(**vars(self))
 
 

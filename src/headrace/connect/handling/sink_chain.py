@@ -124,7 +124,7 @@ class _Columns:
         )
 
     def record(self) -> SinkRecord:
-        """Give the first record."""
+        """Return the first record."""
         return self.batch.records()[0]
 
 
@@ -196,7 +196,7 @@ class SinkChain:
         self.handling.report(task, error, self._origin_of(record))
 
     def take_letters(self) -> pa.RecordBatch | None:
-        """Give the dead letters since the last call, in the columns of a source's records.
+        """Return the dead letters since the last call, in the columns of a source's records.
 
         They must be in their topic before the offsets of the records are committed.
         """
@@ -209,7 +209,7 @@ class SinkChain:
             link.close()
 
     def _batch_of(self, queue: Queue, run: pa.RecordBatch) -> SinkBatch | None:
-        """Give a queue's rows as columns, or ``None`` where that must go one by one."""
+        """Return a queue's rows as columns, or ``None`` where that must go one by one."""
         if PACKED.name in run.schema.names:
             return None
         value = self._converters.value.from_column(queue.topic, run.column("value"))

@@ -72,7 +72,7 @@ class SourceChain:
         return self.handling.task_retrying.call(task.poll)
 
     def encode(self, polled: Sequence[SourceRecord] | SourceBatch) -> Encoded:
-        """Give the rows, and the positions between them.
+        """Return the rows, and the positions between them.
 
         Raises
         ------

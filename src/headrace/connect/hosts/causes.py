@@ -8,13 +8,11 @@ from pathlib import Path
 
 from headrace.user_lines import user_line
 
-__all__ = ["cause_of", "end_of_log", "first_line", "outage_of"]
-
 _LONGEST = 500
 
 
 def first_line(text: str) -> str:
-    r"""Give the first line of a text, cut where it is very long.
+    r"""Return the first line of a text, cut where it is very long.
 
     >>> first_line("no\nyes")
     'no'
@@ -65,7 +63,7 @@ def outage_of(error: BaseException, where: str, mask: Callable[[str], str] = str
 
 
 def end_of_log(path: Path, most: int = 16_000) -> str:
-    """Give the last lines that a host wrote to its standard output and error."""
+    """Return the last lines that a host wrote to its standard output and error."""
     try:
         with path.open("rb") as log:
             log.seek(0, 2)

@@ -382,7 +382,7 @@ class TaskChannel:
         *,
         fenced: bool = False,
     ) -> dict[Queue, int] | None:
-        """Give the task its queues; give the offsets that the sink itself keeps, if it does.
+        """Return the task its queues; give the offsets that the sink itself keeps, if it does.
 
         Parameters
         ----------
@@ -457,7 +457,7 @@ class TaskChannel:
         return _offsets(header["offsets"])
 
     def letters(self, batch: int) -> pa.RecordBatch | None:
-        """Give the dead letters of a batch so far, in the columns of a source's rows.
+        """Return the dead letters of a batch so far, in the columns of a source's rows.
 
         They must be in their topic before the batch is committed.
         """
@@ -472,7 +472,7 @@ class TaskChannel:
     # Both.
 
     def in_engine(self) -> dict[str, Any] | None:
-        """Give what the engine is to do in the task's place; None: the task moves the records."""
+        """Return what the engine is to do in the task's place; None: the task moves the records."""
         header, _ = self._ask({"op": "in_engine"})
         work: dict[str, Any] | None = header["work"]
         return work

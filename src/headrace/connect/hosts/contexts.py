@@ -78,7 +78,7 @@ def add_new_places(folders: Iterable[str], since: float) -> None:
 
 
 def catalog(modules: Sequence[str] = ()) -> Catalog:
-    """Give all plugins: those that are installed, and those of some modules."""
+    """Return all plugins: those that are installed, and those of some modules."""
     installed = Catalog.installed()
     if not modules:
         return installed
@@ -178,13 +178,13 @@ class CommittedPositions(OffsetReader):
         return given == {position_key(one): position_key(offset) for one, offset in self.all()}
 
     def get(self, partition: Position) -> Position | None:
-        """Give the committed offset of a partition; ``None`` when it was never read."""
+        """Return the committed offset of a partition; ``None`` when it was never read."""
         with self._lock:
             found = self._by_key.get(position_key(partition))
         return None if found is None else found[1]
 
     def all(self) -> list[tuple[Position, Position]]:
-        """Give every committed partition with its offset."""
+        """Return every committed partition with its offset."""
         with self._lock:
             return list(self._by_key.values())
 
@@ -283,7 +283,7 @@ class HostedSinkTask(_Hosted, SinkTaskContext):
         self.reporter(record, error)
 
     def asked(self) -> tuple[dict[str, object], dict[Queue, int]]:
-        """Give what the task has asked for since, as the engine gets it, and the seeks alone."""
+        """Return what the task has asked for since, as the engine gets it, and the seeks alone."""
         with self._asking:
             asked: dict[str, object] = {}
             if self._paused:

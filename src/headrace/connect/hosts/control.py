@@ -26,8 +26,6 @@ import orjson
 
 from headrace.watched import OnFailure, end_process, watched_thread
 
-__all__ = ["HostControl"]
-
 
 class HostControl:
     r"""A host's end.

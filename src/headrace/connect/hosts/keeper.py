@@ -90,7 +90,7 @@ class SharedLease:
         _NUMBER.pack_into(self._memory, 0, until)
 
     def left(self) -> float:
-        """Give the seconds that are left; none where there are none."""
+        """Return the seconds that are left; none where there are none."""
         until: float = _NUMBER.unpack_from(self._memory, 0)[0]
         return max(0.0, until - boot_time())
 
@@ -174,7 +174,7 @@ class MaskedStream(io.TextIOBase):
         return True
 
     def fileno(self) -> int:
-        """Give the descriptor below, for what is not Python's."""
+        """Return the descriptor below, for what is not Python's."""
         return self._under.fileno()
 
 

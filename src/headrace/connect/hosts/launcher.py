@@ -283,7 +283,10 @@ class ProcessLauncher:
         raise ConnectionFailedError(f"a host for connectors of {spec.shares} ended before it began")
 
     async def _shared_host(self, spec: HostSpec) -> SharedHost:
-        """Give the host that a unit shares; a new one where it ends, or lacks what is installed."""
+        """Return the host that a unit shares.
+
+        A new one where it ends, or lacks what is installed.
+        """
         of = spec.shares, self.installed()
         async with self._sharing:
             shared = self._shared.get(spec.shares)

@@ -134,7 +134,7 @@ class Probe:
         self.passes = False
 
     def ask(self) -> str:
-        """Give the reason why the unit is not healthy; an empty text: it is."""
+        """Return the reason why the unit is not healthy; an empty text: it is."""
         if not self._asking:
             self._asking = True
             self._answered.clear()

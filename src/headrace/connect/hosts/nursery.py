@@ -28,8 +28,6 @@ from headrace.connect.hosts.processes import (
     reap,
 )
 
-__all__ = ["Nursery", "main"]
-
 #: Keepers end their hosts by themselves when the worker is gone; then the nursery helps, s.
 _KEEPERS_PATIENCE = 6.0
 _ADOPTED_PATIENCE = 3.0

@@ -10,8 +10,6 @@ from headrace.connect.config.providers import is_reference, resolve
 from headrace.errors import ConnectorConfigError
 from headrace.watched import OnFailure, watched_thread
 
-__all__ = ["OutsideValues"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -13,8 +13,6 @@ from headrace.connect.handling.conversion import queue_runs
 if TYPE_CHECKING:
     from headrace.connect.records import Queue
 
-__all__ = ["NextOffsets"]
-
 
 class NextOffsets:
     """The next offset of each queue.

@@ -41,7 +41,6 @@ from headrace.watched import watched_task
 if TYPE_CHECKING:
     from headrace.connect.hosts.keeper import Keeper
 
-__all__ = ["HostedUnit", "ProcessHost", "SharedHost", "SharedUnit", "answer_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +153,7 @@ class HostedUnit(asyncio.Protocol):
         raise NotImplementedError
 
     def last_words(self) -> str:
-        """Give the end of what it wrote; one that was killed wrote where its threads were."""
+        """Return the end of what it wrote; one that was killed wrote where its threads were."""
         return end_of_log(self.log)
 
     def alive(self) -> bool:

@@ -203,7 +203,7 @@ def marked(mark: str) -> Iterator[int]:
 
 
 def _variables(pid: int) -> list[bytes]:
-    """Give what a process began with; nothing of one that has ended, or is somebody else's."""
+    """Return what a process began with; nothing of one that has ended, or is somebody else's."""
     with contextlib.suppress(OSError):
         if found := Path(f"/proc/{pid}/environ").read_bytes():
             return found.split(b"\0")

@@ -55,7 +55,7 @@ class DeadLetters:
             self._by_batch.setdefault(batch, []).append(letters)
 
     def of(self, batch: int) -> pa.RecordBatch | None:
-        """Give all letters of a batch so far."""
+        """Return all letters of a batch so far."""
         kept = self._by_batch.get(batch)
         return pa.concat_batches(kept) if kept else None
 

@@ -86,13 +86,13 @@ class GivenBatch:
     parts: list[Polled] = field(default_factory=list)
 
     def rows(self) -> pa.RecordBatch:
-        """Give all rows."""
+        """Return all rows."""
         if len(self.parts) == 1:
             return self.parts[0].rows
         return pa.concat_batches([part.rows for part in self.parts] or [_NOTHING])
 
     def positions(self) -> list[tuple[Position, Position | None]]:
-        """Give the last position of each partition."""
+        """Return the last position of each partition."""
         last: dict[int, tuple[Position, Position | None]] = {}
         for part in self.parts:
             for partition, offset in part.positions:
@@ -209,7 +209,7 @@ class Ahead:
         return bool(self._waiting) or given or self._closed
 
     def give(self, batch: int, most_records: int, most_bytes: int) -> GivenBatch:
-        """Give records for a batch: the same ones when it is asked for again.
+        """Return records for a batch: the same ones when it is asked for again.
 
         At least one poll's worth that cannot be cut comes, also where it is too large.
 

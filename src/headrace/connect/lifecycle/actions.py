@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from headrace.connect.lifecycle.events import Cause, Event
     from headrace.connect.lifecycle.phases import Ending, Phase
 
-__all__ = ["Action", "AskStop", "Cancel", "Kill", "Launch", "RecordState", "Refuse", "Release"]
-
 
 @dataclass(frozen=True, slots=True)
 class Action:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 
 def boot_time() -> float:
-    """Give the seconds since the machine was started.
+    """Return the seconds since the machine was started.
 
     All processes of a machine read the same, and the time for which it slept counts, as it does
     for the other machines.

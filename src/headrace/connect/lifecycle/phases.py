@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-__all__ = ["Ending", "KafkaState", "Phase", "StopStep", "Target", "kafka_state"]
-
 #: What Kafka Connect's REST API says of a connector or task.
 KafkaState = Literal["UNASSIGNED", "RUNNING", "PAUSED", "FAILED", "STOPPED", "RESTARTING"]
 

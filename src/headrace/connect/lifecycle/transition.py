@@ -186,7 +186,7 @@ def blame(unit: UnitState, cause: Cause) -> UnitState:
 
 
 def end(unit: UnitState, event: HostExited) -> tuple[Phase, UnitState]:
-    """Give the last phase of a unit whose process is proven gone, and the unit with its ending."""
+    """Return the last phase of a unit whose process is proven gone, and the unit with its ending."""
     asked, step = unit.rungs[:1], unit.step
     unit = replace(unit, gone=True, due=None, rungs=(*unit.rungs, Rung(StopStep.GONE, event.at)))
     if unit.forced:
@@ -250,7 +250,7 @@ _HOPEFUL = frozenset({Phase.PENDING, Phase.RUNNING})
 
 
 def transition(unit: UnitState, event: Event, limits: UnitTimeouts) -> Outcome:
-    """Give the unit after an event, and what has to be done, in order.
+    """Return the unit after an event, and what has to be done, in order.
 
     An event that cannot happen changes nothing and comes back as `Refuse`.
 

@@ -355,15 +355,15 @@ class FileLog:
         return await position
 
     async def end(self) -> int:
-        """Give the position that the next record will have."""
+        """Return the position that the next record will have."""
         return await self._memory.end()
 
     def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
-        """Give all records from a position on, up to the present end."""
+        """Return all records from a position on, up to the present end."""
         return self._memory.read(start)
 
     def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
-        """Give all records from a position on, and every new one as it comes."""
+        """Return all records from a position on, and every new one as it comes."""
         return self._memory.follow(start)
 
     async def compact(self, view: ClusterView) -> bool:
@@ -381,7 +381,7 @@ class FileLog:
             self._file.close()
 
     def silent_for(self) -> float:
-        """Give 0: what it holds is in memory, too."""
+        """Return 0: what it holds is in memory, too."""
         return 0.0
 
     def statistics(self) -> LogStatistics:

@@ -41,7 +41,7 @@ from headrace.connect.log.records import (
 
 
 def settle(view: ClusterView, workers: Collection[str], position: int) -> ClusterView:
-    """Give the view in which nothing of these workers lives any more, by the record at a position.
+    """Return the view in which nothing of these workers lives any more, by the record at a position.
 
     What failed stays failed; anything else may run again.
 
@@ -121,7 +121,7 @@ _Step = tuple[ClusterView, Outcome]
 def fold(
     view: ClusterView, record: Record | CompactedRecord, position: int
 ) -> tuple[ClusterView, Outcome]:
-    """Give the view after one more record, and whether the record holds.
+    """Return the view after one more record, and whether the record holds.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ def _listed(record: RestartAsked) -> list[int]:
 
 
 def _chosen(entry: ConnectorEntry, record: RestartAsked) -> set[int]:
-    """Give the numbers of the tasks that are to be restarted."""
+    """Return the numbers of the tasks that are to be restarted."""
     named = set(_listed(record) if isinstance(record.tasks, list) else range(len(entry.tasks)))
     if record.only_failed or record.tasks == "failed":
         return {number for number in named if entry.failed(number)}

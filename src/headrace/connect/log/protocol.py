@@ -59,15 +59,15 @@ class Log(Protocol):
         ...
 
     async def end(self) -> int:
-        """Give the position that the next record will have, or a higher one."""
+        """Return the position that the next record will have, or a higher one."""
         ...
 
     def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
-        """Give all records from a position on, up to the end as it is when the call is made."""
+        """Return all records from a position on, up to the end as it is when the call is made."""
         ...
 
     def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
-        """Give all records from a position on, and every new one as it comes; it never ends.
+        """Return all records from a position on, and every new one as it comes; it never ends.
 
         Raises
         ------
@@ -81,7 +81,7 @@ class Log(Protocol):
         ...
 
     def silent_for(self) -> float:
-        """Give the seconds since all that it held had been read here; 0 of one on this machine.
+        """Return the seconds since all that it held had been read here; 0 of one on this machine.
 
         Of a log elsewhere it is counted from the moment at which its end was asked for.
         """
@@ -97,7 +97,7 @@ class Log(Protocol):
 
 
 def encoded(record: Record | CompactedRecord) -> bytes:
-    """Give a record as JSON.
+    """Return a record as JSON.
 
     Raises
     ------
@@ -195,16 +195,16 @@ class MemoryLog:
         return self.put([record])
 
     async def end(self) -> int:
-        """Give the position that the next record will have."""
+        """Return the position that the next record will have."""
         return self._end
 
     async def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
-        """Give all records from a position on, up to the present end."""
+        """Yield all records from a position on, up to the present end."""
         for item in self._since(start):
             yield item
 
     async def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
-        """Give all records from a position on, and every new one as it comes."""
+        """Yield all records from a position on, and every new one as it comes."""
         at = start
         while True:
             news = self._news
@@ -229,7 +229,7 @@ class MemoryLog:
         """Do nothing: there is nothing to let go of."""
 
     def silent_for(self) -> float:
-        """Give 0: it is always there."""
+        """Return 0: it is always there."""
         return 0.0
 
     def statistics(self) -> LogStatistics:

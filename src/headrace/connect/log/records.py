@@ -181,12 +181,12 @@ class AssignmentMade(_Written, frozen=True, kw_only=True, tag="assignment-made")
     maker: str = ""
 
     def task_worker(self, task: TaskId) -> str | None:
-        """Give the worker of a task, if it has one."""
+        """Return the worker of a task, if it has one."""
         workers = self.tasks.get(task.connector, [])
         return (workers[task.task] or None) if task.task < len(workers) else None
 
     def worker_of(self, connector: str, task: int | None) -> str | None:
-        """Give the worker of a connector or task, if it has one."""
+        """Return the worker of a connector or task, if it has one."""
         if task is None:
             return self.connectors.get(connector)
         return self.task_worker(TaskId(connector, task))
@@ -244,7 +244,9 @@ class UnitStory(
         return status.read is not None and status.read < max(self.changed, since)
 
     def told(self, status: StatusSet, position: int, *, since: int) -> Self:
-        """Give the story with one more state; of copies older than ``since`` only their end counts.
+        """Return the story with one more state.
+
+        Of copies older than ``since`` only their end counts.
 
         An old copy never speaks for a newer one.
         """
@@ -261,7 +263,7 @@ class UnitStory(
         )
 
     def forgotten(self) -> Self:
-        """Give what must be known of it even when its name has a new meaning: who lives."""
+        """Return what must be known of it even when its name has a new meaning: who lives."""
         return msgspec.structs.replace(self, current=None, history=())
 
 
@@ -356,22 +358,25 @@ class ConnectorEntry(
         return now is not None and now.phase is Phase.RUNNING and self.active
 
     def units(self) -> Iterator[UnitId]:
-        """Give every copy that is wanted: the connector first, then its tasks."""
+        """Yield every copy that is wanted: the connector first, then its tasks."""
         if self.active:
             yield UnitId(self.name, None, self.generation)
             for number, task in enumerate(self.tasks):
                 yield UnitId(self.name, number, task.generation)
 
     def generation_of(self, task: int | None) -> int:
-        """Give the wanted generation of the connector or one of its tasks."""
+        """Return the wanted generation of the connector or one of its tasks."""
         return self.generation if task is None else self.tasks[task].generation
 
     def story_of(self, task: int | None) -> UnitStory:
-        """Give what is known of the connector or a task, whether it is wanted or not."""
+        """Return what is known of the connector or a task, whether it is wanted or not."""
         return self.story if task is None else self.task_stories.get(task, UnitStory())
 
     def status(self, task: int | None = None) -> StatusSet | None:
-        """Give the last word on the wanted copy of the connector or a task; None: there is none."""
+        """Return the last word on the wanted copy of the connector or a task.
+
+        None: there is none.
+        """
         current = self.story_of(task).current
         wanted = self.generation_of(task)
         return current if current is not None and current.generation == wanted else None
@@ -382,7 +387,7 @@ class ConnectorEntry(
         return now is not None and now.phase is Phase.ERROR
 
     def alive(self) -> Iterator[StatusSet]:
-        """Give every copy that may be alive, wanted or not."""
+        """Yield every copy that may be alive, wanted or not."""
         yield from self.story.alive
         for story in self.task_stories.values():
             yield from story.alive
@@ -442,35 +447,35 @@ class ClusterView:
     recent: tuple[str, ...] = ()
 
     def connectors(self) -> Mapping[str, ConnectorEntry]:
-        """Give the connectors that there are, without deleted ones."""
+        """Return the connectors that there are, without deleted ones."""
         return MappingProxyType(
             {name: entry for name, entry in self.entries.items() if not entry.deleted}
         )
 
     def connector(self, name: str) -> ConnectorEntry | None:
-        """Give one connector, unless there is none of that name."""
+        """Return one connector, unless there is none of that name."""
         entry = self.entries.get(name)
         return None if entry is None or entry.deleted else entry
 
     def units(self) -> Iterator[UnitId]:
-        """Give every copy that is wanted, connectors before their tasks."""
+        """Yield every copy that is wanted, connectors before their tasks."""
         for entry in self.connectors().values():
             yield from entry.units()
 
     def alive(self, worker: str | None = None) -> Iterator[StatusSet]:
-        """Give every copy that may be alive, on one worker or on all: wanted, deleted or old."""
+        """Yield every copy that may be alive, on one worker or on all: wanted, deleted or old."""
         for entry in self.entries.values():
             for status in entry.alive():
                 if worker is None or status.worker == worker:
                     yield status
 
     def worker_of(self, connector: str, task: int | None = None) -> str | None:
-        """Give the worker that is to run a connector or task; None: nobody yet."""
+        """Return the worker that is to run a connector or task; None: nobody yet."""
         made = self.assignment
         return None if made is None else made.worker_of(connector, task)
 
     def kept(self) -> list[CompactedRecord]:
-        """Give records that make this view again when nothing else is left of the log."""
+        """Return records that make this view again when nothing else is left of the log."""
         sums = [
             CompactedRecord(as_of=self.position, entry=entry) for entry in self.entries.values()
         ]

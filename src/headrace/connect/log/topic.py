@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from headrace.client import AsyncClient, MessageQueue, PullResult
     from headrace.connect.log.records import ClusterView, CompactedRecord, Record
 
-__all__ = ["TopicLog"]
 
 logger = logging.getLogger(__name__)
 
@@ -135,15 +134,15 @@ class TopicLog:
         return sent
 
     async def end(self) -> int:
-        """Give a position behind all records that have been read."""
+        """Return a position behind all records that have been read."""
         return await self._memory.end()
 
     def read(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
-        """Give all records from a position on that have been read."""
+        """Return all records from a position on that have been read."""
         return self._memory.read(start)
 
     def follow(self, start: int = 0) -> AsyncIterator[tuple[int, Record | CompactedRecord]]:
-        """Give all records from a position on, and every new one as it comes."""
+        """Return all records from a position on, and every new one as it comes."""
         return self._memory.follow(start)
 
     async def compact(self, view: ClusterView) -> bool:
@@ -179,7 +178,7 @@ class TopicLog:
         await asyncio.gather(*self._readers, return_exceptions=True)
 
     def silent_for(self) -> float:
-        """Give the seconds since the question was asked whose answer reached the end."""
+        """Return the seconds since the question was asked whose answer reached the end."""
         return boot_time() - self._heard
 
     @property
@@ -367,7 +366,7 @@ class TopicLog:
 
 
 def _fitting(sizes: Sequence[int]) -> int:
-    """Give how many messages go into one request: as many as fit, and at least one."""
+    """Return how many messages go into one request: as many as fit, and at least one."""
     total = 0
     for count, size in enumerate(sizes):
         total += size
@@ -381,7 +380,7 @@ def _unique(key: str) -> str:
 
 
 def _key_of(record: Record | CompactedRecord) -> str:
-    """Give the beginning of a record's key, for people who look for it."""
+    """Return the beginning of a record's key, for people who look for it."""
     kind = type(record).__struct_config__.tag
     name = getattr(record, "name", None) or getattr(record, "connector", None) or ""
     return f"{kind}-{quote(name, safe='')}"

@@ -22,8 +22,6 @@ from headrace.connect.plugins.builtin import BUILTIN, PluginType
 from headrace.connect.plugins.connectors import SinkConnector, SourceConnector
 from headrace.errors import PluginError
 
-__all__ = ["GROUPS", "Catalog", "Family", "Plugin", "packages_in", "type_of"]
-
 logger = logging.getLogger(__name__)
 
 Family = str
@@ -127,11 +125,11 @@ class Catalog:
 
     @classmethod
     def installed(cls) -> Catalog:
-        """Give the catalog of what comes with Headrace and of all entry points; import none."""
+        """Return the catalog of what comes with Headrace and of all entry points; import none."""
         return _installed(tuple(map(packages_in, sys.path)))
 
     def find(self, name: str, family: Family) -> Plugin:
-        """Give the plugin of a name; names are compared whole, never by their beginning.
+        """Return the plugin of a name; names are compared whole, never by their beginning.
 
         A name of the shape ``module:Class`` or ``module.Class`` needs no entry point.
 
@@ -254,7 +252,7 @@ def _unlisted(name: str, family: Family) -> Plugin | None:
     try:
         # The packages around the module are imported for this.
         there = importlib.util.find_spec(module) is not None
-    except (Exception, SystemExit):  # noqa: BLE001 - plugins may raise anything
+    except (Exception, SystemExit):
         logger.debug("looking for %s failed", module, exc_info=True)
         there = False
     return Plugin(target, family, origin=module.partition(".")[0]) if there else None

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from headrace.connect.plugins.tasks import SinkTask, SourceTask
     from headrace.connect.records import Position
 
-__all__ = ["Connector", "SinkConnector", "SourceConnector"]
-
 
 class Connector(Unit, ABC):
     """What source and sink connectors share: it decides what there is to do.

@@ -12,22 +12,20 @@ if TYPE_CHECKING:
     from headrace.connect.config import Config
     from headrace.connect.records import Position, Queue, SinkRecord
 
-__all__ = ["ConnectorContext", "OffsetReader", "SinkTaskContext", "SourceTaskContext"]
-
 
 class OffsetReader(ABC):
     """Reads where a source stood at its last commit."""
 
     @abstractmethod
     def get(self, partition: Position) -> Position | None:
-        """Give the committed offset of a partition; ``None`` when it was never read."""
+        """Return the committed offset of a partition; ``None`` when it was never read."""
 
     @abstractmethod
     def all(self) -> list[tuple[Position, Position]]:
-        """Give every committed partition of the connector with its offset."""
+        """Return every committed partition of the connector with its offset."""
 
     def get_many(self, partitions: Iterable[Position]) -> list[Position | None]:
-        """Give the committed offsets of several partitions, in their order."""
+        """Return the committed offsets of several partitions, in their order."""
         return [self.get(partition) for partition in partitions]
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from headrace.connect.config.declaration import ConfigDeclaration
     from headrace.connect.plugins.catalog import Catalog
 
-__all__ = ["Section", "answer", "definitions"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class Section:
         return [ConfigProblem(self.prefix + one.key, one.message) for one in problems]
 
     def unknown(self) -> list[str]:
-        """Give the whole names that nobody declared."""
+        """Return the whole names that nobody declared."""
         return [self.prefix + name for name in self.declaration.unknown(self.texts)]
 
 
@@ -139,7 +138,7 @@ def _asked(
 ) -> Any:
     try:
         return ask(values)
-    except Exception:  # noqa: BLE001 - plugins may raise anything
+    except Exception:
         # Other values may be wrong, and so None: their own errors say so.
         logger.debug("what the key %s recommends or shows is not known", key.name, exc_info=True)
         return otherwise

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from headrace.connect.plugins.contexts import SinkTaskContext, SourceTaskContext
     from headrace.connect.records import Queue, SinkBatch, SinkRecord, SourceBatch, SourceRecord
 
-__all__ = ["SinkTask", "SourceTask", "Task"]
-
 
 class Task(Unit):
     """What source and sink tasks share.
@@ -54,7 +52,7 @@ class SourceTask(Task, ABC):
 
     @abstractmethod
     def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
-        """Give what is new; ``None`` or an empty list when there is nothing.
+        """Return what is new; ``None`` or an empty list when there is nothing.
 
         It may wait for a second at most, best by ``context.stopping.wait(...)``.  A batch without
         rows is not nothing: its position is committed.
@@ -114,7 +112,7 @@ class SinkTask(Task, ABC):
         del queues
 
     def offsets(self) -> Mapping[Queue, int] | None:
-        """Give the next offset of each queue as the sink itself keeps it.
+        """Return the next offset of each queue as the sink itself keeps it.
 
         Caller: the runtime, after :meth:`open`.  ``None`` (the default) says that the sink keeps
         none, and the runtime's own offsets count.

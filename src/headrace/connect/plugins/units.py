@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.connect.config import Config
 
-__all__ = ["Unit"]
-
 
 class Unit:
     """Something that runs in a process of its own: a connector or a task.

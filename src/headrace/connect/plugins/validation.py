@@ -19,7 +19,6 @@ from headrace.errors import ConnectorConfigError, PluginError
 if TYPE_CHECKING:
     from headrace.connect.plugins.catalog import Catalog
 
-__all__ = ["describe", "read_config", "role_of", "validate"]
 
 _EXACTNESS = "exactly.once.support"
 

@@ -11,8 +11,6 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["named_class"]
-
 _ASCII: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Lower": "a-z",
@@ -52,7 +50,7 @@ _CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def named_class(name: str, *, negated: bool) -> str:
-    r"""Give what stands in brackets for a class.
+    r"""Return what stands in brackets for a class.
 
     >>> named_class("XDigit", negated=False)
     '0-9a-fA-F'
@@ -75,7 +73,7 @@ def named_class(name: str, *, negated: bool) -> str:
 
 
 def _all_but(ranges: str) -> str:
-    """Give what the other characters of ASCII are, and all beyond."""
+    """Return what the other characters of ASCII are, and all beyond."""
     known = re.compile(f"[{ranges}]")
     others = (code for code in range(128) if not known.match(chr(code)))
     return "".join(_range(code, code) for code in others) + _range(128, sys.maxunicode)
@@ -87,7 +85,7 @@ def _range(first: int, last: int) -> str:
 
 @lru_cache(maxsize=1)
 def _runs() -> list[tuple[int, int, str]]:
-    """Give all characters as runs of one category of Unicode."""
+    """Return all characters as runs of one category of Unicode."""
     runs = []
     first = 0
     codes = groupby(map(unicodedata.category, map(chr, range(sys.maxunicode + 1))))

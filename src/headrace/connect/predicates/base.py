@@ -10,8 +10,6 @@ from headrace.connect.config import Config, ConfigDeclaration, declare
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["Predicate"]
-
 
 class Predicate(ABC):
     """Decides for which records a transform runs.

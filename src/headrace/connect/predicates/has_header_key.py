@@ -10,8 +10,6 @@ from headrace.connect.predicates.base import Predicate
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["HasHeaderKey"]
-
 
 class HasHeaderKey(Predicate):
     """Holds where a record has a header of this name.

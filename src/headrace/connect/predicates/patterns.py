@@ -13,8 +13,6 @@ from typing import Final
 
 from headrace.connect.predicates._classes import named_class
 
-__all__ = ["expanded", "java_pattern"]
-
 _ESCAPES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "h": r"[ \t\xa0\u1680\u180e\u2000-\u200a\u202f\u205f\u3000]",

@@ -10,8 +10,6 @@ from headrace.connect.predicates.base import Predicate
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["RecordIsTombstone"]
-
 
 class RecordIsTombstone(Predicate):
     """Holds where a record has no value: it deletes its key.

@@ -11,8 +11,6 @@ from headrace.connect.predicates.patterns import java_pattern
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["TopicNameMatches"]
-
 
 class TopicNameMatches(Predicate):
     """Holds where the topic's whole name matches a regular expression.

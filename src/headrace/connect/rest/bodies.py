@@ -11,8 +11,6 @@ from headrace.connect.lifecycle import Target
 from headrace.connect.worker.reporting import OffsetEntry
 from headrace.errors import ConnectRequestError
 
-__all__ = ["CreateBody", "config_of", "create_body", "level_of", "offsets_of", "patch_of"]
-
 
 class CreateBody(msgspec.Struct, frozen=True):
     """A connector that is to be made."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from headrace.connect.worker import Connect, WorkerSettings
 
-__all__ = ["RestServer"]
 
 logger = logging.getLogger(__name__)
 

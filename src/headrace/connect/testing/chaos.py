@@ -46,17 +46,6 @@ from headrace.connect.plugins import SinkConnector, SinkTask, SourceConnector, S
 from headrace.connect.records import Position, Queue, SinkRecord, SourceRecord
 from headrace.connect.transforms.base import Record, Transform
 
-__all__ = [
-    "ChaosError",
-    "ChaosSink",
-    "ChaosSinkTask",
-    "ChaosSource",
-    "ChaosSourceTask",
-    "ChaosTransform",
-    "Misbehaviour",
-    "act",
-]
-
 CONNECTOR_CALLS = ("start", "task_configs", "alter_offsets", "stop", "healthy")
 SOURCE_CALLS = ("start", "run", "poll", "commit", "stop", "healthy", "validate")
 SINK_CALLS = ("start", "run", "open", "put", "flush", "close", "stop", "healthy", "validate")
@@ -272,7 +261,7 @@ class ChaosSourceTask(SourceTask):
         self._chaos("start")
 
     def poll(self) -> Sequence[SourceRecord] | None:
-        """Give the next numbers."""
+        """Return the next numbers."""
         self._chaos("poll")
         left = self._config["records"] - self._count
         if left <= 0:
@@ -364,7 +353,7 @@ class ChaosTransform(Transform):
         self._records = 0
 
     def apply(self, record: Record) -> Record:
-        """Give the record back, or not."""
+        """Return the record back, or not."""
         self._records += 1
         if self._records == self._raise_on:
             raise ChaosError(f"record {self._records} is bad")

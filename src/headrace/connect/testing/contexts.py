@@ -47,12 +47,12 @@ class KitOffsets(OffsetReader):
             self._positions[position_key(partition)] = (dict(partition), dict(offset))
 
     def get(self, partition: Position) -> Position | None:
-        """Give the committed offset of a partition; ``None`` when there is none."""
+        """Return the committed offset of a partition; ``None`` when there is none."""
         found = self._positions.get(position_key(partition))
         return found[1] if found else None
 
     def all(self) -> list[tuple[Position, Position]]:
-        """Give every committed partition with its offset."""
+        """Return every committed partition with its offset."""
         return list(self._positions.values())
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["DAY_MS", "Moment", "day_number", "first_of_week_year", "moment_of", "weekday"]
-
 #: Milliseconds of a day.
 DAY_MS = 86_400_000
 
@@ -61,7 +59,7 @@ class Moment:
 
 
 def weekday(days: int) -> int:
-    """Give the day of the week of a day since 1970; Sunday is 0.
+    """Return the day of the week of a day since 1970; Sunday is 0.
 
     >>> weekday(0)  # a Thursday
     4
@@ -70,13 +68,13 @@ def weekday(days: int) -> int:
 
 
 def first_of_week_year(year: int) -> int:
-    """Give the Sunday on or before the first of January."""
+    """Return the Sunday on or before the first of January."""
     first = day_number(year, 1, 1)
     return first - weekday(first)
 
 
 def day_number(year: int, month: int, day: int) -> int:
-    """Give days since 1970; months and days beyond their ends run on.
+    """Return days since 1970; months and days beyond their ends run on.
 
     >>> day_number(2023, 2, 29) == day_number(2023, 3, 1)
     True

@@ -13,8 +13,6 @@ from headrace.connect.transforms._calendar import Moment, moment_of
 from headrace.connect.transforms._date_parsing import parsed
 from headrace.connect.transforms._date_pattern import MONTHS, WEEKDAYS, cut
 
-__all__ = ["DateFormat"]
-
 
 class DateFormat:
     """Writes and reads points in time by a pattern.

@@ -18,8 +18,6 @@ from headrace.connect.transforms._calendar import (
 )
 from headrace.connect.transforms._date_pattern import MONTHS, WEEKDAYS, LetterRun, Part
 
-__all__ = ["parsed"]
-
 _HOUR_MS = 3_600_000
 _NUMBER = re.compile(r"-?[0-9]+")
 _CLOCK = re.compile(r"([0-9]{1,2})(?::?([0-9]{2}))?")
@@ -76,7 +74,7 @@ class _ParsedFields:
 
 
 def parsed(text: str, parts: Sequence[Part]) -> int:
-    """Give milliseconds since 1970; text behind the pattern's end is left alone."""
+    """Return milliseconds since 1970; text behind the pattern's end is left alone."""
     fields = _ParsedFields()
     at = 0
     for index, part in enumerate(parts):

@@ -9,8 +9,6 @@ from headrace.connect.schema import Schema, Type
 from headrace.connect.transforms._structure import field_value, need_map
 from headrace.errors import TransformError
 
-__all__ = ["field_path", "schema_at", "value_in_map", "value_in_struct"]
-
 
 def field_path(text: str, version: str) -> tuple[str, ...]:
     """Cut a path into names.
@@ -63,7 +61,7 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
 
 
 def schema_at(schema: Schema, path: Sequence[str]) -> Schema | None:
-    """Give the schema of the field at a path, or ``None`` where there is none."""
+    """Return the schema of the field at a path, or ``None`` where there is none."""
     for name in path:
         if schema.type is not Type.STRUCT:
             raise TransformError(
@@ -80,7 +78,7 @@ def schema_at(schema: Schema, path: Sequence[str]) -> Schema | None:
 def value_in_struct(
     value: dict[str, Any], schema: Schema, path: Sequence[str], *, replace_nulls: bool
 ) -> Any:
-    """Give the value at a path through structs; ``None`` where one on the way is null."""
+    """Return the value at a path through structs; ``None`` where one on the way is null."""
     found: Any = value
     for name in path:
         if found is None:
@@ -91,7 +89,7 @@ def value_in_struct(
 
 
 def value_in_map(value: dict[Any, Any], path: Sequence[str], purpose: str) -> Any:
-    """Give the value at a path through maps; ``None`` where there is none."""
+    """Return the value at a path through maps; ``None`` where there is none."""
     found: Any = value
     for name in path:
         if found is None:

@@ -7,13 +7,11 @@ import re
 import struct
 from decimal import Decimal
 
-__all__ = ["double_text", "float32", "float_text", "parse_float", "whole"]
-
 _FLOAT = re.compile(r"\s*[+-]?(NaN|Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?)\s*", re.ASCII)
 
 
 def whole(value: float | Decimal, bits: int) -> int:
-    """Give a number as a whole one of that many bits.
+    """Return a number as a whole one of that many bits.
 
     What is behind the point is cut off, and so are the bits that do not fit; a float beyond the
     range becomes the nearest number in it first.
@@ -37,7 +35,7 @@ def _within(value: float, bits: int) -> int:
 
 
 def float32(value: float | Decimal) -> float:
-    """Give the nearest float of 32 bits.
+    """Return the nearest float of 32 bits.
 
     >>> float32(0.1)
     0.10000000149011612

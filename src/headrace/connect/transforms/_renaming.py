@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 from headrace.connect.schema import Field, Schema, Type
 
-__all__ = ["renamed"]
-
 
 def renamed(schema: Schema, name_of: Callable[[str], str]) -> tuple[Schema, dict[str, str]]:
-    """Give a struct with new names for its fields, and the new name of each.
+    """Return a struct with new names for its fields, and the new name of each.
 
     Any other schema stays as it is, without names.
     """

@@ -9,15 +9,6 @@ from headrace.connect.config import key
 from headrace.connect.schema import Field, Schema, Type
 from headrace.errors import TransformError
 
-__all__ = [
-    "REPLACE_NULLS",
-    "SchemaCache",
-    "field_value",
-    "need_map",
-    "need_struct",
-    "rebuilt",
-]
-
 K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
@@ -64,7 +55,7 @@ def _keep(known: dict[K, V], name: K, value: V, most: int) -> V:
 
 
 def need_struct(schema: Schema, value: Any, purpose: str) -> dict[str, Any]:
-    """Give a struct's fields.
+    """Return a struct's fields.
 
     Raises
     ------
@@ -80,7 +71,7 @@ def need_struct(schema: Schema, value: Any, purpose: str) -> dict[str, Any]:
 
 
 def need_map(value: Any, purpose: str) -> dict[Any, Any]:
-    """Give a value without a schema as the map that it must be.
+    """Return a value without a schema as the map that it must be.
 
     Raises
     ------
@@ -96,7 +87,7 @@ def need_map(value: Any, purpose: str) -> dict[Any, Any]:
 
 
 def field_value(value: dict[str, Any], field: Field, *, replace_nulls: bool) -> Any:
-    """Give a field of a struct, or its default where it is null."""
+    """Return a field of a struct, or its default where it is null."""
     found = value.get(field.name)
     if found is None and replace_nulls and field.schema.has_default:
         return field.schema.default
@@ -104,7 +95,7 @@ def field_value(value: dict[str, Any], field: Field, *, replace_nulls: bool) -> 
 
 
 def rebuilt(schema: Schema, fields: tuple[Field, ...]) -> Schema:
-    """Give a struct with other fields that keeps its name, version, doc and parameters."""
+    """Return a struct with other fields that keeps its name, version, doc and parameters."""
     return Schema(
         Type.STRUCT,
         name=schema.name,

@@ -8,15 +8,13 @@ from typing import Any
 from headrace.connect.transforms._calendar import DAY_MS
 from headrace.errors import TransformError
 
-__all__ = ["date_of", "datetime_of", "milliseconds_of", "time_of"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY = date(1970, 1, 1)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def datetime_of(milliseconds: int) -> datetime:
-    """Give the point in time.
+    """Return the point in time.
 
     Raises
     ------
@@ -33,17 +31,17 @@ def datetime_of(milliseconds: int) -> datetime:
 
 
 def date_of(milliseconds: int) -> date:
-    """Give the day that a point in time is in."""
+    """Return the day that a point in time is in."""
     return datetime_of(milliseconds).date()
 
 
 def time_of(milliseconds: int) -> time:
-    """Give the time of the day of a point in time."""
+    """Return the time of the day of a point in time."""
     return (_EPOCH + timedelta(milliseconds=milliseconds % DAY_MS)).time()
 
 
 def milliseconds_of(value: Any) -> int | None:
-    """Give milliseconds since 1970 of a date, a time or a point in time; None of all else."""
+    """Return milliseconds since 1970 of a date, a time or a point in time; None of all else."""
     if isinstance(value, datetime):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         return (aware - _EPOCH) // _MILLISECOND

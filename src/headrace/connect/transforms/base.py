@@ -12,7 +12,6 @@ from headrace.connect.records import SinkRecord, SourceRecord
 if TYPE_CHECKING:
     from headrace.connect.schema import Schema
 
-__all__ = ["OfKey", "OfValue", "Record", "SidedTransform", "Transform"]
 
 Record = TypeVar("Record", SourceRecord, SinkRecord)
 """A record of a source or of a sink: a transform gives the kind that it takes."""
@@ -49,7 +48,7 @@ class Transform(ABC):
 
     @abstractmethod
     def apply(self, record: Record) -> Record | Sequence[Record] | None:
-        """Give the changed record, several in its place, or ``None`` to drop it."""
+        """Return the changed record, several in its place, or ``None`` to drop it."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Let go of everything; called once, after the last record."""
@@ -69,7 +68,7 @@ class SidedTransform(Transform):
     def change(
         self, record: SourceRecord | SinkRecord, schema: Schema | None, value: Any
     ) -> tuple[Schema | None, Any]:
-        """Give the new schema and value of the side."""
+        """Return the new schema and value of the side."""
 
     def apply(self, record: Record) -> Record | Sequence[Record] | None:
         """Change the side, and leave the rest of the record alone."""

@@ -43,7 +43,6 @@ from headrace.errors import TransformError
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["Cast", "CastKey", "CastValue"]
 
 _PURPOSE = "Cast"
 
@@ -198,7 +197,7 @@ def _cast(value: Any, schema: Schema | None, target: Type, name: str) -> Any:
 
 
 def _plain(value: Any, schema: Schema | None) -> Any:
-    """Give what is a number or a text already, or the number behind a date or time."""
+    """Return what is a number or a text already, or the number behind a date or time."""
     if isinstance(value, bool | int | float | Decimal | str):
         return value
     milliseconds = milliseconds_of(value)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
     from headrace.connect.schema import Schema
 
-__all__ = ["ChangeCase", "ChangeCaseKey", "ChangeCaseValue"]
 
 _BEFORE_UPPER = re.compile(r"(?<!^)(?=[A-Z])")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from headrace.connect.config import Config, declare, key, not_empty
 from headrace.connect.transforms.base import Record, Transform
 
-__all__ = ["DropHeaders"]
-
 
 class DropHeaders(Transform):
     """Leaves out all headers of these names.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
     from headrace.connect.schema import Schema
 
-__all__ = ["ExtractField", "ExtractFieldKey", "ExtractFieldValue"]
 
 _PURPOSE = "ExtractField"
 
@@ -60,7 +59,7 @@ class ExtractField(SidedTransform):
     def change(
         self, record: SourceRecord | SinkRecord, schema: Schema | None, value: Any
     ) -> tuple[Schema | None, Any]:
-        """Give the field."""
+        """Return the field."""
         del record
         if schema is None:
             mapped = None if value is None else need_map(value, _PURPOSE)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from headrace.connect.config import declare
 from headrace.connect.transforms.base import Record, Transform
 
-__all__ = ["Filter"]
-
 
 class Filter(Transform):
     """Drops every record: a predicate says which ones come here.

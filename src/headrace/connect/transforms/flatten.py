@@ -20,7 +20,6 @@ from headrace.errors import TransformError
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["Flatten", "FlattenKey", "FlattenValue"]
 
 _PURPOSE = "Flatten"
 
@@ -89,7 +88,7 @@ class Flatten(SidedTransform):
     def _fields(
         self, schema: Schema, prefix: str, default: dict[str, Any] | None, *, optional: bool
     ) -> Iterator[Field]:
-        """Give the fields; below an optional struct all are optional."""
+        """Yield the fields; below an optional struct all are optional."""
         for field in schema.fields:
             one, full = field.schema, prefix + field.name
             if one.type is Type.MAP:

@@ -20,7 +20,6 @@ from headrace.errors import TransformError
 if TYPE_CHECKING:
     from headrace.connect.schema import Schema
 
-__all__ = ["HeaderFrom", "HeaderFromKey", "HeaderFromValue"]
 
 _PURPOSE = "HeaderFrom"
 

@@ -12,8 +12,6 @@ from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["HoistField", "HoistFieldKey", "HoistFieldValue"]
-
 
 class HoistField(SidedTransform):
     """Wraps the key or value: it becomes the one field of a struct, or of a map without schema.

@@ -20,8 +20,6 @@ from headrace.connect.transforms._times import datetime_of
 from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
 from headrace.errors import TransformError
 
-__all__ = ["InsertField", "InsertFieldKey", "InsertFieldValue"]
-
 _PURPOSE = "InsertField"
 _AnyRecord = SourceRecord | SinkRecord
 _SUFFIX = "With ! at its end it is required, with ? or nothing optional."

@@ -7,8 +7,6 @@ from headrace.connect.converters import SimpleHeaderConverter
 from headrace.connect.records import Header
 from headrace.connect.transforms.base import Record, Transform
 
-__all__ = ["InsertHeader"]
-
 
 class InsertHeader(Transform):
     """Adds a header to every record; its type is seen from the text, as of headers that are read.

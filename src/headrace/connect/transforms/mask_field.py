@@ -23,7 +23,6 @@ from headrace.errors import TransformError
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["MaskField", "MaskFieldKey", "MaskFieldValue"]
 
 _PURPOSE = "MaskField"
 

@@ -6,8 +6,6 @@ from headrace.connect.config import Config, declare, key, not_empty
 from headrace.connect.predicates.patterns import java_pattern
 from headrace.connect.transforms.base import OfKey, OfValue, Record, Transform
 
-__all__ = ["PatternFilter", "PatternFilterKey", "PatternFilterValue"]
-
 
 class PatternFilter(Transform):
     """Drops a record if the whole text of one of these fields matches a regular expression.

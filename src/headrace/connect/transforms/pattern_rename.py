@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
     from headrace.connect.schema import Schema
 
-__all__ = ["PatternRename", "PatternRenameKey", "PatternRenameValue"]
 
 _FLAGS: Final[Mapping[str, int]] = MappingProxyType(
     {

@@ -14,7 +14,6 @@ from headrace.errors import ConnectorConfigError, TransformError
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["PythonFunction"]
 
 _SHAPE = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 

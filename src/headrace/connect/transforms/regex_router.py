@@ -7,8 +7,6 @@ from headrace.connect.predicates.patterns import expanded, java_pattern
 from headrace.connect.transforms.base import Record, Transform
 from headrace.errors import TransformError
 
-__all__ = ["RegexRouter"]
-
 
 class RegexRouter(Transform):
     """Renames the topic where its whole name matches a regular expression.

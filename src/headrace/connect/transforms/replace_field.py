@@ -20,7 +20,6 @@ from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["ReplaceField", "ReplaceFieldKey", "ReplaceFieldValue"]
 
 _PURPOSE = "ReplaceField"
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
     from headrace.connect.schema import Schema
 
-__all__ = ["SetNull", "SetNullKey", "SetNullValue"]
-
 
 class SetNull(SidedTransform):
     """Puts ``None`` in the place of the key or value, and takes its schema away.
@@ -30,7 +28,7 @@ class SetNull(SidedTransform):
     def change(
         self, record: SourceRecord | SinkRecord, schema: Schema | None, value: Any
     ) -> tuple[Schema | None, Any]:
-        """Give nothing."""
+        """Return nothing."""
         del record, schema, value
         return None, None
 

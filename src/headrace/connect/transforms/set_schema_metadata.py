@@ -13,8 +13,6 @@ from headrace.errors import TransformError
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["SetSchemaMetadata", "SetSchemaMetadataKey", "SetSchemaMetadataValue"]
-
 
 class SetSchemaMetadata(SidedTransform):
     """Gives the schema of the key or value a name, a version, or both.

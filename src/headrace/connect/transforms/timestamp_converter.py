@@ -37,7 +37,6 @@ from headrace.errors import TransformError
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-__all__ = ["TimestampConverter", "TimestampConverterKey", "TimestampConverterValue"]
 
 _PURPOSE = "TimestampConverter"
 

@@ -7,8 +7,6 @@ from headrace.connect.transforms._date_format import DateFormat
 from headrace.connect.transforms.base import Record, Transform
 from headrace.errors import TransformError
 
-__all__ = ["TimestampRouter"]
-
 
 class TimestampRouter(Transform):
     """Makes the topic's name out of the topic and the record's time.

@@ -14,8 +14,6 @@ from headrace.connect.transforms._structure import (
 from headrace.connect.transforms.base import Record, Transform
 from headrace.errors import TransformError
 
-__all__ = ["ValueToKey"]
-
 _PURPOSE = "ValueToKey"
 
 

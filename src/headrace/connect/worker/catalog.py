@@ -18,8 +18,6 @@ from headrace.errors import (
     PluginTimeoutError,
 )
 
-__all__ = ["PluginInspector", "PluginDescription"]
-
 T = TypeVar("T")
 
 _CLASS_KEY = "connector.class"
@@ -69,7 +67,7 @@ class PluginInspector:
         self._loading = asyncio.Lock()
 
     async def plugins(self) -> tuple[PluginDescription, ...]:
-        """Give all plugins, also those that were installed since they were last listed."""
+        """Return all plugins, also those that were installed since they were last listed."""
         installed = self._launcher.installed()
         async with self._loading:
             if self._plugins is None or installed != self._installed:
@@ -78,12 +76,12 @@ class PluginInspector:
         return self._plugins
 
     def known(self, name: str) -> PluginDescription | None:
-        """Give the connector plugin that a name means, if it has been listed."""
+        """Return the connector plugin that a name means, if it has been listed."""
         found = self._connectors.get(name, ())
         return found[0] if len(found) == 1 else self._unlisted.get(name)
 
     async def connector(self, name: str) -> PluginDescription:
-        """Give a connector plugin by any of its names; the full one needs no list.
+        """Return a connector plugin by any of its names; the full one needs no list.
 
         Raises
         ------
@@ -104,7 +102,7 @@ class PluginInspector:
         return found
 
     async def plugin(self, name: str) -> PluginDescription:
-        """Give a plugin of any type by any of its names, connectors before others.
+        """Return a plugin of any type by any of its names, connectors before others.
 
         Raises
         ------
@@ -121,7 +119,7 @@ class PluginInspector:
         return found
 
     async def of(self, config: Mapping[str, str]) -> PluginDescription:
-        """Give the plugin that a config names.
+        """Return the plugin that a config names.
 
         Raises
         ------
@@ -141,7 +139,7 @@ class PluginInspector:
             raise ConnectRequestError(error.message, hint=error.hint) from None
 
     async def describe(self, plugin: PluginDescription) -> list[dict[str, Any]]:
-        """Give the config keys of a plugin."""
+        """Return the config keys of a plugin."""
         return await self._ask("describe", plugin.class_name, {}, list[dict[str, Any]])
 
     async def validate(

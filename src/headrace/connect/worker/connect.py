@@ -62,7 +62,7 @@ _ALSO = (
 
 
 def named(name: str, config: Mapping[str, str]) -> dict[str, str]:
-    """Give a config with its connector's name in it.
+    """Return a config with its connector's name in it.
 
     Raises
     ------
@@ -323,7 +323,7 @@ class Connect:
     # Reading.
 
     def names(self) -> list[str]:
-        """Give the names of all connectors."""
+        """Return the names of all connectors."""
         self._worker.require_read()
         return sorted(self._worker.view.connectors())
 
@@ -350,7 +350,7 @@ class Connect:
         return self._reporter.task_status(entry, task)
 
     def topics(self, name: str) -> list[str]:
-        """Give the topics that a connector has used."""
+        """Return the topics that a connector has used."""
         return list(self._entry(name).topics)
 
     # Changing.
@@ -520,7 +520,7 @@ class Connect:
         ]
 
     async def describe(self, plugin: str) -> list[dict[str, Any]]:
-        """Give the config keys of a plugin of any type."""
+        """Return the config keys of a plugin of any type."""
         return await self._catalog.describe(await self._catalog.plugin(plugin))
 
     async def validate(self, plugin: str, config: Mapping[str, str]) -> dict[str, Any]:

@@ -21,8 +21,6 @@ from headrace.connect.log import (
 from headrace.errors import WorkerStoppingError
 from headrace.watched import watched_task
 
-__all__ = ["LogFollower"]
-
 logger = logging.getLogger(__name__)
 
 _OUTCOMES = 4096

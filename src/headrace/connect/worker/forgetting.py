@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from headrace.connect.worker.launching import Launcher
     from headrace.connect.worker.settings import WorkerSettings
 
-__all__ = ["Forgetter", "Forgetting"]
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +110,7 @@ class Forgetting:
         except HeadraceError as error:
             if error.retriable:
                 raise
-            logger.error(  # noqa: TRY400 - the traceback tells nothing more
+            logger.error(
                 "what connector %s had committed stays, though nobody uses it: %s", name, error
             )
 

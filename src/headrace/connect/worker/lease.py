@@ -226,7 +226,7 @@ class Tenure:
             await self._join_again()
         except HeadraceError as error:
             self._refusal = str(error)
-            logger.error("worker %s cannot join again yet: %s", self._name, error)  # noqa: TRY400
+            logger.error("worker %s cannot join again yet: %s", self._name, error)
         else:
             self._refusal, self._joined = "", True
 

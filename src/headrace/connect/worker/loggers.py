@@ -10,8 +10,6 @@ from typing import Any
 from headrace.connect.levels import ROOT, known_loggers, set_level
 from headrace.errors import ConnectNotFoundError
 
-__all__ = ["Loggers", "check_level"]
-
 #: Kafka Connect's words for levels, and Python's.
 _LEVELS = {
     "TRACE": 5,
@@ -57,12 +55,12 @@ class Loggers:
         self._changed_ms: dict[str, int] = {}
 
     def levels(self) -> dict[str, dict[str, Any]]:
-        """Give every logger of the worker's process with the level that holds for it."""
+        """Return every logger of the worker's process with the level that holds for it."""
         named = {ROOT: logging.root, **known_loggers()}
         return {name: self._one(name, logger) for name, logger in sorted(named.items())}
 
     def level(self, name: str) -> dict[str, Any]:
-        """Give the level that holds for a logger.
+        """Return the level that holds for a logger.
 
         Raises
         ------
@@ -95,7 +93,7 @@ class Loggers:
 
 
 def check_level(word: str) -> int:
-    """Give Python's number for a level.
+    """Return Python's number for a level.
 
     Raises
     ------

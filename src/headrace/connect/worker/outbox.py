@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from headrace.connect.worker.following import LogFollower
     from headrace.connect.worker.launching import UnitCopy
 
-__all__ = ["Outbox"]
 
 logger = logging.getLogger(__name__)
 

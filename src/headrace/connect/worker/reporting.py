@@ -63,7 +63,7 @@ class RestartPlan:
 
 
 def pauses(config: Mapping[str, str], attempt: int) -> timedelta | None:
-    """Give the pause before a restart, or None where there is none.
+    """Return the pause before a restart, or None where there is none.
 
     Parameters
     ----------
@@ -311,7 +311,7 @@ class PositionStore(Protocol):
     """
 
     async def read(self, kept_as: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
-        """Give what is committed."""
+        """Return what is committed."""
 
     async def alter(
         self, kept_as: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]

@@ -14,8 +14,6 @@ from headrace.errors import (
     MessageTooLargeError,
 )
 
-__all__ = ["LogAppender", "decide", "new_request"]
-
 
 class LogAppender(Protocol):
     """Who puts records into the log: the worker."""

@@ -40,7 +40,7 @@ class Asker(Protocol):
         """Put an answer into the log."""
 
     def host_of(self, unit: UnitId) -> Host | None:
-        """Give the process of a connector that runs here."""
+        """Return the process of a connector that runs here."""
 
     def fail(self, unit: UnitId, cause: Cause) -> None:
         """Note that a connector could not say what its tasks are."""
@@ -184,7 +184,7 @@ class Roster:
         self.launched = self.forced = self.failed = 0
 
     def __iter__(self) -> Iterator[UnitCopy]:
-        """Give all copies that are not proven gone, whatever is done with them meanwhile."""
+        """Return all copies that are not proven gone, whatever is done with them meanwhile."""
         return iter(list(self._here.values()))
 
     def units(self) -> KeysView[UnitId]:
@@ -192,11 +192,11 @@ class Roster:
         return self._here.keys()
 
     def get(self, unit: UnitId) -> UnitCopy | None:
-        """Give a copy that is not proven gone."""
+        """Return a copy that is not proven gone."""
         return self._here.get(unit)
 
     def told(self) -> list[UnitCopy]:
-        """Give all copies that can be told of: also the last one that ended of each unit."""
+        """Return all copies that can be told of: also the last one that ended of each unit."""
         return [*self._here.values(), *self._ended.values()]
 
     def add(self, copy: UnitCopy) -> None:

@@ -15,16 +15,6 @@ from headrace.connect.lifecycle import UnitTimeouts
 from headrace.errors import SettingsError
 from headrace.private import is_loopback
 
-__all__ = [
-    "GRACE_KEY",
-    "MEMORY_KEY",
-    "START_KEY",
-    "WorkerSettings",
-    "limits_of",
-    "memory_of",
-    "most_tasks",
-]
-
 #: Kafka Connect's port.
 _PORT = 8083
 
@@ -243,7 +233,7 @@ class WorkerSettings:
 
 
 def limits_of(config: Mapping[str, str], settings: WorkerSettings) -> UnitTimeouts:
-    """Give the time limits of a connector's units.
+    """Return the time limits of a connector's units.
 
     Examples
     --------
@@ -261,12 +251,12 @@ def limits_of(config: Mapping[str, str], settings: WorkerSettings) -> UnitTimeou
 
 
 def memory_of(config: Mapping[str, str], settings: WorkerSettings) -> int | None:
-    """Give the memory limit of a connector's units, in MB; None: no limit."""
+    """Return the memory limit of a connector's units, in MB; None: no limit."""
     return _whole(config.get(MEMORY_KEY)) or settings.memory_mb
 
 
 def most_tasks(config: Mapping[str, str]) -> int:
-    """Give how many tasks a connector may have.
+    """Return how many tasks a connector may have.
 
     Examples
     --------

@@ -252,7 +252,7 @@ class Worker:
         return self._roster.running
 
     def copies(self) -> list[UnitCopy]:
-        """Give all copies that are not proven gone, and the last ended one of each unit."""
+        """Return all copies that are not proven gone, and the last ended one of each unit."""
         return self._roster.told()
 
     def statistics(self) -> WorkerStatistics:
@@ -388,7 +388,7 @@ class Worker:
         self.on_failure(error)
 
     def host_of(self, unit: UnitId) -> Host | None:
-        """Give the process of a copy that is here and not proven gone."""
+        """Return the process of a copy that is here and not proven gone."""
         copy = self._roster.get(unit)
         return None if copy is None or copy.unit.gone else copy.host
 
@@ -506,7 +506,7 @@ class Worker:
             self.restarts.consider(unit, entry.config)
 
     def worker_of(self, connector: str, task: int | None) -> str:
-        """Give the worker that is to run a unit; empty: nobody yet."""
+        """Return the worker that is to run a unit; empty: nobody yet."""
         return self.name if self._tenure is None else self.view.worker_of(connector, task) or ""
 
     def _is_first(self) -> bool:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s
     from headrace.topology.aggregations import Aggregation
 
-__all__ = ["ABSENT", "Algebra", "apart"]
 
 #: Stands for an accumulator that is not there yet; None may be a reducer's result.
 ABSENT: Final = object()
@@ -27,7 +26,7 @@ _FIXED = frozenset({NoneType, bool, int, float, str, bytes, Decimal, date, datet
 
 
 def apart(value: Any) -> Any:
-    """Give a value that changes with no other: itself, or a copy.
+    """Return a value that changes with no other: itself, or a copy.
 
     >>> given = [1]
     >>> apart(given) == given, apart(given) is given
@@ -64,17 +63,17 @@ class Algebra(ABC):
 
     @abstractmethod
     def add(self, accumulator: Any, value: Any, mark: int) -> Any:
-        """Give the accumulator with one more value in it; ``ABSENT`` is one without values.
+        """Return the accumulator with one more value in it; ``ABSENT`` is one without values.
 
         The mark is the order of arrival, by which kinds that keep records settle ties.
         """
 
     @abstractmethod
     def merge(self, left: Any, right: Any) -> Any:
-        """Give the accumulator of the values of both."""
+        """Return the accumulator of the values of both."""
 
     def remove(self, accumulator: Any, value: Any) -> Any:
-        """Give the accumulator without one value that it holds; ``ABSENT`` when that was all."""
+        """Return the accumulator without one value that it holds; ``ABSENT`` when that was all."""
         raise NotImplementedError(f"{self.aggregation.kind} cannot take a value back")
 
     def fold(
@@ -129,13 +128,13 @@ class Algebra(ABC):
         return self.aggregation.state_serde.deserialize_many(data)
 
     def result(self, accumulator: Any) -> Any:
-        """Give what an accumulator says; it may be the accumulator itself, or part of it."""
+        """Return what an accumulator says; it may be the accumulator itself, or part of it."""
         return accumulator
 
     def snapshot(self, accumulator: Any) -> Any:
-        """Give what an accumulator says that lives on, whatever becomes of it behind that."""
+        """Return what an accumulator says that lives on, whatever becomes of it behind that."""
         return self.result(accumulator)
 
     def results(self, accumulators: list[Any]) -> list[Any]:
-        """Give what many accumulators say."""
+        """Return what many accumulators say."""
         return list(map(self.result, accumulators))

@@ -41,13 +41,13 @@ class ColumnAlgebra(Algebra):
         )
 
     def add(self, accumulator: Any, value: Any, mark: int) -> Any:
-        """Give the cells with those of one more record."""
+        """Return the cells with those of one more record."""
         del mark
         cells = self._cells(value)
         return cells if accumulator is ABSENT else self._merge(accumulator, cells)
 
     def merge(self, left: Any, right: Any) -> Any:
-        """Give the cells of the records of both."""
+        """Return the cells of the records of both."""
         return self._merge(left, right)
 
     def fold(
@@ -70,7 +70,7 @@ class ColumnAlgebra(Algebra):
             accumulators[key] = cells if before is ABSENT else merge(before, cells)
 
     def result(self, accumulator: Any) -> Any:
-        """Give the measures by name."""
+        """Return the measures by name."""
         return self._cells.result(accumulator)
 
 
@@ -321,7 +321,7 @@ class MultisetAlgebra(_UpdatedAlgebra):
         return values[: self.aggregation.limit]
 
     def _rank(self, value: Any, *, nan: bool) -> tuple[bool, Any]:
-        """Give what a value is sorted by, NaN above or below all numbers."""
+        """Return what a value is sorted by, NaN above or below all numbers."""
         number = self._selected(value)
         return (not nan, number) if is_number(number) else (nan, 0)
 
@@ -566,5 +566,5 @@ ALGEBRAS: dict[str, Callable[[Aggregation], Algebra]] = {
 
 
 def algebra_of(aggregation: Aggregation) -> Algebra:
-    """Give the arithmetic of an aggregation."""
+    """Return the arithmetic of an aggregation."""
     return (UPDATED if aggregation.updates else ALGEBRAS)[aggregation.kind](aggregation)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from headrace.runtime.user_code import Locator
     from headrace.topology.operators.core import Operator
 
-__all__ = ["COLUMNS", "AggregateColumnsProcessor", "ColumnCombiner"]
 
 #: So many groups may wait before they are combined with each other.
 _WAITING_GROUPS = 1 << 18
@@ -100,7 +99,7 @@ class ColumnCombiner:
         return [column_of(values, kind) for values, kind in zip(lists, kinds, strict=True)]
 
     def flush(self) -> Rows | None:
-        """Give what was combined, in the order in which groups were seen last."""
+        """Return what was combined, in the order in which groups were seen last."""
         if not self._seen:
             return None
         cells = regroup(self._parts, self._ways)
@@ -195,7 +194,7 @@ class AggregateColumnsProcessor(Processor[AggregateColumns]):
         store.put_many(keys, encoded)
 
     def _told(self, chunk: Chunk, held: list[Any], news: list[tuple[Any, ...]]) -> Chunk:
-        """Give the results of groups, and before them what they replace, where that is needed."""
+        """Return the results of groups, and before them what they replace, where that is needed."""
         keys = chunk.key_list()
         values: Any = ColumnValues(self._results(keys, news))
         if self.operator.of_updates and not all(cells[-1] for cells in news):

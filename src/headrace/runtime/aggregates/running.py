@@ -158,7 +158,7 @@ class Combiner:
         self._seen += len(chunk)
 
     def flush(self) -> Rows | None:
-        """Give what was combined, in the order in which keys were seen last."""
+        """Return what was combined, in the order in which keys were seen last."""
         if not self._seen:
             return None
         keys: list[bytes] = []
@@ -184,7 +184,7 @@ class Combiner:
 
 
 def dict_keys(keys: list[Any]) -> tuple[type | None, list[Any]]:
-    """Give keys that a dict tells apart as their canonical encodings do (1, 1.0, True differ)."""
+    """Return keys that a dict tells apart as their canonical encodings do (1, 1.0, True differ)."""
     kinds = set(map(type, keys))
     if len(kinds) == 1:
         (kind,) = kinds
@@ -323,7 +323,7 @@ class AggregateProcessor(Processor[Aggregate]):
         accumulators: dict[bytes, Any],
         olds: dict[bytes, Any],
     ) -> Chunk:
-        """Give the results of keys; None for one whose last value was taken back."""
+        """Return the results of keys; None for one whose last value was taken back."""
         if self.operator.aggregation.updates:
             chunk = replace(chunk, retracts=None)
             result = self._algebra.result
@@ -333,7 +333,7 @@ class AggregateProcessor(Processor[Aggregate]):
         return _with_olds(chunk.with_values(values), keys, olds)
 
     def _old_results(self, keys: list[bytes], held: list[Any]) -> dict[bytes, Any]:
-        """Give what was said of keys before, where somebody must take it back."""
+        """Return what was said of keys before, where somebody must take it back."""
         if not self._retracts:
             return {}
         snapshot = self._algebra.snapshot

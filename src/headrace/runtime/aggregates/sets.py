@@ -72,7 +72,7 @@ class HyperLogLog:
             self._raise(register, rank)
 
     def estimate(self) -> int:
-        """Give the number of different values, within :data:`STANDARD_ERROR`."""
+        """Return the number of different values, within :data:`STANDARD_ERROR`."""
         counts = np.bincount(self._registers(), minlength=_REST + 2).tolist()
         size = float(_REGISTERS)
         total = size * _tau(1 - counts[_REST + 1] / size)
@@ -156,7 +156,7 @@ class _SelectingAlgebra(Algebra):
         self._select = aggregation.function
 
     def _canonical(self, value: Any) -> bytes:
-        """Give the bytes that equal values share, 1, 1.0 and True being three."""
+        """Return the bytes that equal values share, 1, 1.0 and True being three."""
         return encode_key(value if self._select is None else self._select(value))
 
 

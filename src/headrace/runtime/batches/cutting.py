@@ -33,7 +33,7 @@ _HAS_VALUE, _NO_VALUE = "v", "n"
 
 
 def make_tag(epoch: int, batch: int, *, has_value: bool) -> bytes:
-    r"""Give the raw property of a message.
+    r"""Return the raw property of a message.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class MessageBlock(Protocol):
     """Some messages of a queue."""
 
     def columns(self) -> MessageColumns:
-        """Give them field by field."""
+        """Return them field by field."""
 
 
 class BlockReader(Protocol):
@@ -163,7 +163,7 @@ class Cutter:
         self._exact = exact
 
     def next(self, begins: Offsets, ends: Offsets, record: CommitRecord) -> CommittedBatch | None:
-        """Give the next batch, if the job has committed it.
+        """Return the next batch, if the job has committed it.
 
         Parameters
         ----------

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import QueueName
     from headrace.topology.operators.batches import BatchSink
 
-__all__ = ["SinkPosition", "SinkPositions", "begins_within"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ class SinkPositions:
         self._follower = PullConsumer(client, self.group)
 
     def read(self) -> SinkPosition | None:
-        """Give the newest position; None before the first."""
+        """Return the newest position; None before the first."""
         (queue,) = self._client.queues(self._sink.done_topic)
         end = self._follower.end_offset(queue)
         if end <= self._follower.begin_offset(queue):

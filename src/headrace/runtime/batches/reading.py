@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s
     from headrace.topology.operators.batches import BatchSink
 
-__all__ = ["BatchMessages", "batch_records", "batch_table", "read_cut", "table_schema"]
 
 _HEADERS = pa.map_(pa.string(), pa.string())
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -93,7 +92,7 @@ def read_cut(consumer: PullConsumer, cut: CommittedBatch) -> Iterator[BatchMessa
 
 
 def batch_records(sink: BatchSink, messages: list[BatchMessages]) -> BatchRecords[Any, Any]:
-    """Give messages as a user's function takes them."""
+    """Return messages as a user's function takes them."""
     return BatchRecords(
         sum(map(len, messages)),
         lambda: [record for part in messages for record in _records(sink, part)],
@@ -113,7 +112,7 @@ def _records(sink: BatchSink, messages: BatchMessages) -> Iterator[Record[Any, A
 
 
 def table_schema(sink: BatchSink) -> pa.Schema:
-    """Give the columns of a sink's batches."""
+    """Return the columns of a sink's batches."""
     return pa.schema(
         [
             ("key", sink.key_type),
@@ -128,7 +127,7 @@ def table_schema(sink: BatchSink) -> pa.Schema:
 
 
 def batch_table(sink: BatchSink, messages: BatchMessages) -> pa.RecordBatch:
-    """Give messages as columns.
+    """Return messages as columns.
 
     Raises
     ------

@@ -201,7 +201,7 @@ def tasks_of(chunk: Chunk, sending: Sending) -> tuple[Chunk, Int64s]:
 
 
 def key_getter(fields: tuple[int, ...]) -> Callable[[Row], Any]:
-    """Give what takes the key out of the values: of one field its value, of several a tuple.
+    """Return what takes the key out of the values: of one field its value, of several a tuple.
 
     >>> key_getter((1,))(("a", "b")), key_getter((1, 0))(("a", "b"))
     ('b', ('b', 'a'))
@@ -301,7 +301,7 @@ class TupleEdge:
         self._chunks.append(chunk)
 
     def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, TupleFrame]]:
-        """Give everything taken so far, by partition."""
+        """Yield everything taken so far, by partition."""
         chunk = Chunk.merge(self._chunks)
         self._chunks = []
         if not len(chunk):
@@ -394,7 +394,7 @@ class TupleIntake:
     def by_task(
         self, inputs: Mapping[int, Chunk], tasks: range
     ) -> Iterator[tuple[int, TakenTuples]]:
-        """Give the tuples of each task that gets some; the first takes those that name none."""
+        """Yield the tuples of each task that gets some; the first takes those that name none."""
         full = {port: _aimed(chunk, tasks) for port, chunk in inputs.items() if len(chunk)}
         if len(full) > 1:
             # Tuples of several ports are made first, and then brought into order.
@@ -478,7 +478,7 @@ class TuplesRunner(ComponentProcessor[BoltT]):
         return self.tasks
 
     def instance(self, task: int) -> Instance:
-        """Give the instance of a task, ready for tuples."""
+        """Return the instance of a task, ready for tuples."""
         raise NotImplementedError
 
     def execute(self, instance: Instance, taken: TakenTuples) -> None:
@@ -539,7 +539,7 @@ class BoltProcessor(TuplesRunner[Bolt]):
         return self.tasks or range(near, near + 1)
 
     def instance(self, task: int) -> Instance:
-        """Give the instance of a task, prepared."""
+        """Return the instance of a task, prepared."""
         if task not in self.begun:
             self.begun[task] = self.context.instances.begin(
                 self.place(task), lambda: BoltOutput(self.operator)
@@ -564,7 +564,7 @@ class StatefulBoltProcessor(TuplesRunner[StatefulBoltNode]):
         self._busy: set[int] = set()
 
     def instance(self, task: int) -> Instance:
-        """Give the instance of a task, told all that comes before tuples."""
+        """Return the instance of a task, told all that comes before tuples."""
         return self._states.begin(task, BoltOutput)
 
     def execute(self, instance: Instance, taken: TakenTuples) -> None:

@@ -54,7 +54,10 @@ class _Stream:
             self.targets.pop()
 
     def chunk(self, times: Int64s, marks: Int64s, task: int) -> Chunk:
-        """Give what was emitted; each has time and mark of its cause, the last ones without one."""
+        """Return what was emitted.
+
+        Each has time and mark of its cause, the last ones without one.
+        """
         causes = np.frombuffer(self.causes, np.int64) if self.rows else np.empty(0, np.int64)
         targets = np.frombuffer(self.targets, np.int64) if self.is_direct else None
         emitters = np.full(len(causes), task, np.int64)
@@ -294,7 +297,7 @@ class InstanceState:
 
 
 def opening(standing: InstanceState | None, numbers: BatchNumbers) -> list[Opening]:
-    """Give the callbacks that begin a batch, for a component that keeps state.
+    """Return the callbacks that begin a batch, for a component that keeps state.
 
     Parameters
     ----------
@@ -453,7 +456,7 @@ class Instances:
         saved: Attempted | None,
         state: Callable[[], Any],
     ) -> Instance:
-        """Give the instance that serves a task with state, told all that comes before tuples.
+        """Return the instance that serves a task with state, told all that comes before tuples.
 
         Parameters
         ----------
@@ -482,7 +485,7 @@ class Instances:
     def begin(
         self, place: TaskInBatch, output: Callable[[], TaskOutput], *, acks: bool = False
     ) -> Instance:
-        """Give the instance that serves a task which keeps nothing in memory."""
+        """Return the instance that serves a task which keeps nothing in memory."""
         kept = self._fitting(place, None, keeps=False)
         instance = kept or self._added(Instance(place, output(), keeps=False))
         instance.begin(place)

@@ -108,7 +108,7 @@ class KeyValues(MutableMapping[Any, Any]):
         return found
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Give the value of a key, or something else where it has none."""
+        """Return the value of a key, or something else where it has none."""
         name = key if key.__class__ is str else _name(key)
         found = self._values.get(name, _Unknown)
         if found is _Unknown:
@@ -154,7 +154,7 @@ class KeyValues(MutableMapping[Any, Any]):
                 self._store.delete(self._encoded[name])
 
     def _all(self) -> Iterator[tuple[Any, Any]]:
-        """Give the keys of the task: those of the last commit, and those that are new."""
+        """Yield the keys of the task: those of the last commit, and those that are new."""
         seen = set()
         for data, _ in list(self._store.scan()):
             if self._owns(data):
@@ -212,7 +212,7 @@ class KeyValueProcessor(TuplesRunner[KeyValueBoltNode]):
         return super().run(inputs, watermarks)
 
     def instance(self, task: int) -> Instance:
-        """Give the instance of a task with its state."""
+        """Return the instance of a task with its state."""
         if task not in self.begun:
             instance = self.context.instances.begin(
                 self.place(task), lambda: BoltOutput(self.operator), acks=True
@@ -304,7 +304,7 @@ class TuplesProcessor(Processor[Tuples]):
 
 
 def values_getter(fields: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """Give what makes the values of a tuple out of a record's value.
+    """Return what makes the values of a tuple out of a record's value.
 
     Examples
     --------
@@ -345,7 +345,7 @@ class SpoutProcessor(ComponentProcessor[Spout]):
         self._emitted = 0
 
     def process(self, chunk: Chunk) -> Chunk:
-        """Give what comes: nothing does."""
+        """Return what comes: nothing does."""
         return chunk
 
     def finish(self) -> Chunk:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def tasks_in(partition: int, partitions: int, parallelism: int) -> range:
-    """Give the tasks of a component that are in a partition.
+    """Return the tasks of a component that are in a partition.
 
     >>> list(tasks_in(1, 4, 6)), list(tasks_in(3, 4, 6))
     ([1, 5], [3])
@@ -48,12 +48,12 @@ def tasks_in(partition: int, partitions: int, parallelism: int) -> range:
 
 
 def key_value_tasks(parallelism: int, partitions: int) -> int:
-    """Give how many tasks a key-value bolt has: every partition has ranges, and so a task."""
+    """Return how many tasks a key-value bolt has: every partition has ranges, and so a task."""
     return max(parallelism, partitions)
 
 
 def task_of_ranges(ranges: Int64s, partitions: int, tasks: int) -> Int64s:
-    """Give the task that each key range belongs to.
+    """Return the task that each key range belongs to.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class TaskStates:
         self._store = store
 
     def read(self, task: int) -> Saved:
-        """Give the state of a task."""
+        """Return the state of a task."""
         first = self._store.get(_key(task))
         if first is None:
             return Saved(None, None)
@@ -141,23 +141,23 @@ class TaskLayout(StateLayout):
     """The states of tasks: the record key of each is the number of the task."""
 
     def spans(self, key: bytes) -> list[Span]:
-        """Give the pieces of a task's state."""
+        """Return the pieces of a task's state."""
         task = decode_key(key)
         if type(task) is not int or not 0 <= task < 1 << 32:
             return []
         return [(_key(task), _key(task, (1 << 32) - 1))]
 
     def key_of(self, entry: bytes) -> bytes:
-        """Give the number of the task."""
+        """Return the number of the task."""
         return encode_key(_KEY.unpack(entry)[1])
 
     def place(self, key: bytes, partitions: int) -> int:
-        """Give the partition of a task."""
+        """Return the partition of a task."""
         task = decode_key(key)
         return task % partitions if type(task) is int else 0
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the state, or a piece of a large one."""
+        """Return the state, or a piece of a large one."""
         _, task, number = _KEY.unpack(entry)
         if number == 0:
             pieces = _HEAD.unpack_from(value)[0]
@@ -198,15 +198,15 @@ class KeyRangeLayout(PlainLayout):
         self._ranges = ranges
 
     def of(self, shape: Mapping[str, str]) -> KeyRangeLayout:
-        """Give the layout of one bolt's store."""
+        """Return the layout of one bolt's store."""
         return KeyRangeLayout(int(shape.get("ranges", self._ranges)))
 
     def place(self, key: bytes, partitions: int) -> int:
-        """Give the partition of a key's range."""
+        """Return the partition of a key's range."""
         return super().place(key, self._ranges) % partitions
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the key's value."""
+        """Return the key's value."""
         return [StateEntry(decode_key(entry), read(value, "value"))]
 
 
@@ -241,14 +241,17 @@ class ComponentProcessor(Processor[ComponentT]):
         return TaskInBatch(self.operator, task, self.parallelism, job, self.numbers)
 
     def hand_over(self, given: dict[str, list[Chunk]]) -> Chunk:
-        """Give what tasks emitted to whoever subscribed; what they emit by default is returned."""
+        """Return what tasks emitted to whoever subscribed.
+
+        What they emit by default is returned.
+        """
         main = Chunk.merge(given.pop(DEFAULT_STREAM, []))
         for stream, chunks in given.items():
             self.give(stream, Chunk.merge(chunks))
         return main
 
     def outside(self) -> tuple[Int64s, Int64s]:
-        """Give time and mark of what is emitted while no tuple is executed."""
+        """Return time and mark of what is emitted while no tuple is executed."""
         clock, mark = self.context.wall_clock, spout_mark(self.partition)
         return np.array([clock], np.int64), np.array([mark], np.int64)
 
@@ -269,7 +272,7 @@ class StatefulTasks:
         self._opened: TaskStates | None = None
 
     def begin(self, task: int, output: Any) -> Instance:
-        """Give the instance of a task, ready for tuples."""
+        """Return the instance of a task, ready for tuples."""
         processor = self._processor
         if task not in processor.begun:
             saved = self._saved[task] = self._states.read(task)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
     from headrace.runtime.chunk import Int64s
 
-__all__ = ["BrokerTransactions"]
 
 _CHUNK_BYTES = 4 << 20
 

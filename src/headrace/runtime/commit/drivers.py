@@ -268,7 +268,7 @@ def _space() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """Give when a process started; None where there is none, or only what is left of it.
+    """Return when a process started; None where there is none, or only what is left of it.
 
     Raises
     ------

@@ -81,7 +81,7 @@ class BatchTime:
 
 
 def milliseconds(duration: timedelta) -> int:
-    """Give a duration in ms.
+    """Return a duration in ms.
 
     >>> milliseconds(timedelta(seconds=2))
     2000
@@ -95,7 +95,7 @@ def origins_of(
     partitions: int,
     written: Mapping[str, Collection[QueueName]] | None = None,
 ) -> Iterator[TimeOrigin]:
-    """Give every origin of event time in a job that reads these queues.
+    """Yield every origin of event time in a job that reads these queues.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def origins_of(
 
 
 def _queues_of(plan: StagePlan, operator: Operator, queues: Iterable[QueueName]) -> list[QueueName]:
-    """Give the queues whose messages may reach an operator."""
+    """Return the queues whose messages may reach an operator."""
     sources = plan.sources_of(operator.name)
     topics = {queue: queue.rsplit("@", 2)[0] for queue in queues}
     return [queue for queue, topic in topics.items() if any(s.reads(topic) for s in sources)]
@@ -192,7 +192,7 @@ def batch_time(
 def _followers(
     origins: Sequence[TimeOrigin], silent: Collection[str], unread: Collection[QueueName]
 ) -> set[str]:
-    """Give the origins that are silent because all whose time they pass on are."""
+    """Return the origins that are silent because all whose time they pass on are."""
     followers = [origin for origin in origins if origin.follows]
     speaking = {clock_of(origin.name) for origin in origins if origin.name not in silent}
     found: set[str] = set()
@@ -227,7 +227,7 @@ def operator_watermark(
     clocks: Mapping[str, ClockTime],
     progress: Mapping[str, int],
 ) -> OperatorWatermark:
-    """Give an operator's watermark as a batch finds it, by the clocks and how far it had come."""
+    """Return an operator's watermark as a batch finds it, by the clocks and how far it had come."""
     return OperatorWatermark(
         plan.clocks_of(operator.name),
         clocks,
@@ -297,7 +297,7 @@ def _highest(last: Mapping[str, int], reports: Iterable[Mapping[str, int]]) -> d
 def announcements(
     plan: StagePlan, time: BatchTime, record: CommitRecord, *, again: bool = False
 ) -> dict[str, int]:
-    """Give the watermarks that a batch announces, by the operator that writes the topic.
+    """Return the watermarks that a batch announces, by the operator that writes the topic.
 
     Parameters
     ----------

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import SourceWatermarks
     from headrace.topology.operators.core import Source
 
-__all__ = ["SelectTimestampProcessor", "checked_time", "checked_times", "observe"]
 
 _RANGE = 1 << 55
 
@@ -94,7 +93,7 @@ def observe(
 def newest_times(
     operator: Source | SelectTimestamp, context: ProcessorContext, stored: Int64s
 ) -> Int64s | None:
-    """Give the highest time at which each record moves watermarks; None where all do."""
+    """Return the highest time at which each record moves watermarks; None where all do."""
     own = operator.max_future
     ahead = context.max_future if own is None else milliseconds(own)
     return None if ahead is None else stored + ahead

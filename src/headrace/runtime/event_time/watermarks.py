@@ -26,21 +26,6 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.chunk import Int64s
 
-__all__ = [
-    "BEFORE_ALL",
-    "ClockTime",
-    "OperatorWatermark",
-    "QueueWatermark",
-    "SourceWatermarks",
-    "TaskWatermark",
-    "Watermark",
-    "clock_of",
-    "clock_times",
-    "origin_name",
-    "pack_watermarks",
-    "task_watermarks",
-    "unpack_watermarks",
-]
 
 #: Mark of what happens before the first record of a batch.
 BEFORE_ALL = -1
@@ -228,7 +213,7 @@ def task_watermarks(
     idle: Collection[str],
     step: int,
 ) -> list[TaskWatermark]:
-    """Give the steps of the lowest watermark of each clock among the origins of one task.
+    """Return the steps of the lowest watermark of each clock among the origins of one task.
 
     Parameters are those of :func:`clock_times`, for the origins that the task moves.
 
@@ -315,7 +300,7 @@ class OperatorWatermark:
         self.time = floor
 
     def begin(self) -> list[Watermark]:
-        """Give the rise, if any, that comes before the first record of a batch."""
+        """Return the rise, if any, that comes before the first record of a batch."""
         return list(self._risen(BEFORE_ALL))
 
     def advance(self, watermarks: Iterable[TaskWatermark]) -> list[Watermark]:

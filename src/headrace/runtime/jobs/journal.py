@@ -96,7 +96,7 @@ _SOMEBODY = "a driver"
 
 
 def standings(client: Client) -> list[JobStanding]:
-    """Give all jobs of a cluster of either kind, by name."""
+    """Return all jobs of a cluster of either kind, by name."""
     admin = Admin(client)
     booked = {job.record.job: job for job in admin.jobs()} if admin.is_headrace() else {}
     # Those that have run on several brokers are in the book of none.
@@ -108,7 +108,7 @@ def standings(client: Client) -> list[JobStanding]:
 
 
 def standing_of_job(client: Client, job: str) -> JobStanding:
-    """Give where one job stands.
+    """Return where one job stands.
 
     Raises
     ------
@@ -489,7 +489,7 @@ class HistoryEntry:
 def history(
     client: Client, job: str, *, last: int | None = None, since: datetime | None = None
 ) -> Iterator[HistoryEntry]:
-    """Give what a job did, oldest first.
+    """Return what a job did, oldest first.
 
     What it costs depends on what it gives: older records are not read, but for some that tell
     whether the first ones count, and none are kept in memory but the newest ``last``.

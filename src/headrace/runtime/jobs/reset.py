@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, QueueName
     from headrace.runtime.state.home import StateHome
 
-__all__ = ["Place", "ResetPlan", "plan_reset", "reset"]
 
 Place = Literal["first", "last"] | datetime | dict[str, int]
 """Where a job goes on: an edge of each queue, a time, or offsets by queue."""

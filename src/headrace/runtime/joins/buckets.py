@@ -32,15 +32,6 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.topology.operators.core import Operator
 
-__all__ = [
-    "BLOCK_BYTES",
-    "BLOCK_RECORDS",
-    "Buckets",
-    "WaitingRecord",
-    "decoded",
-    "packed",
-    "raw_values",
-]
 
 _NUMBER = struct.Struct(">Q")
 _BIAS = 1 << 63
@@ -152,7 +143,7 @@ class Buckets:
             self.load_blocks((*place, n) for place, full in blocks for n in range(full.count))
 
     def _unknown(self, numbers: Int64s, keys: Sequence[bytes]) -> list[Place]:
-        """Give the places that have not been read and that the store may hold."""
+        """Return the places that have not been read and that the store may hold."""
         if not keys:
             return []
         order = np.argsort(numbers, kind="stable")
@@ -195,7 +186,7 @@ class Buckets:
             self._full[number, key].held[block] = records
 
     def get(self, number: int, key: bytes) -> Iterable[WaitingRecord] | None:
-        """Give what a place holds that was loaded before, in the order in which it came."""
+        """Return what a place holds that was loaded before, in the order in which it came."""
         bucket = self._held.get(number)
         records = None if bucket is None else bucket.get(key)
         if records is None or not self._full or (number, key) not in self._full:
@@ -204,7 +195,7 @@ class Buckets:
         return chain(*(full[block] for block in sorted(full)), records)
 
     def block(self, number: int, key: bytes, block: int) -> list[WaitingRecord]:
-        """Give one block of a place that was loaded before."""
+        """Return one block of a place that was loaded before."""
         full = self._full.get((number, key))
         if full is not None and block < full.count:
             return full.held[block]

@@ -153,7 +153,7 @@ class ForeignKeyJoinProcessor(Processor[ForeignKeyJoin]):
         return [(found_at[len(start) :], self._pair(row, found)) for found_at, row in entries]
 
     def _pair(self, row: bytes, found: bytes | None) -> tuple[Any, Any] | None:
-        """Give both rows, None where there is no result."""
+        """Return both rows, None where there is no result."""
         if found is None and self.operator.kind == "inner":
             return None
         left = self.operator.row_serde.deserialize(row)

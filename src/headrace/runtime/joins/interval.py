@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from headrace.runtime.joins.sides import Arrivals
     from headrace.runtime.processors import ProcessorContext
 
-__all__ = ["IntervalJoinProcessor"]
 
 #: What timers are about: side of the record and number of its block; then comes the key.
 _WAITING = struct.Struct(">BI")
@@ -97,7 +96,7 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
         return late
 
     def _near(self, partners: Buckets, key: bytes, first: int, last: int) -> list[WaitingRecord]:
-        """Give the records of a key within bounds of time, in the order of their times."""
+        """Return the records of a key within bounds of time, in the order of their times."""
         number, end = first // self._width, last // self._width
         found: list[WaitingRecord] = []
         while number <= end:
@@ -135,7 +134,7 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
             buckets.end(self._ended(port, watermark.time), wanted=False)
 
     def _lonely(self, time: int) -> Iterator[tuple[WaitingRecord, int, bytes]]:
-        """Give the records whose time is up and that nothing met, in the order of their times."""
+        """Yield the records whose time is up and that nothing met, in the order of their times."""
         sides = self._sides()
         found: list[tuple[int, int, bytes, int, int, WaitingRecord]] = []
         for (port, key, number, block), times in self._due(time).items():
@@ -146,7 +145,7 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
             yield record, port, key
 
     def _due(self, time: int) -> dict[tuple[int, bytes, int, int], set[int]]:
-        """Give the times of records that have waited long enough, by where they lie."""
+        """Return the times of records that have waited long enough, by where they lie."""
         due: dict[tuple[int, bytes, int, int], set[int]] = defaultdict(set)
         for when, what in self._timers.due(time):
             port, block = _WAITING.unpack_from(what)

@@ -83,7 +83,7 @@ class _Lookup(Processor[LookupT]):
         return kept.with_values(results)
 
     def wanted(self, inputs: Mapping[int, Chunk]) -> tuple[Mapping[int, Chunk], list[Any] | None]:
-        """Give the inputs, and the keys that the records look up where these are not their own."""
+        """Return the inputs, and the keys that the records look up where these are not their own."""
         return inputs, None
 
     def _lookup_keys(self, arrivals: Arrivals, wanted: list[Any] | None) -> list[bytes]:
@@ -148,7 +148,7 @@ class BroadcastEdge(RecordEdge):
     """Sends every record to every partition."""
 
     def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
-        """Give everything taken so far, once for each partition."""
+        """Yield everything taken so far, once for each partition."""
         for kind, _, rows in super().flush(1):
             yield from ((kind, partition, rows) for partition in range(partitions))
 

@@ -59,19 +59,19 @@ class JoinSessionLayout(StateLayout):
     _time = 8
 
     def spans(self, key: bytes) -> list[Span]:
-        """Give the entry of all sessions, and the places of blocks."""
+        """Return the entry of all sessions, and the places of blocks."""
         start = _blocks(key)
         return [only(b"s" + key), (start, start[:-1] + b"\x01")]
 
     def key_of(self, entry: bytes) -> bytes:
-        """Give what stands behind the family, a length or the time of a timer."""
+        """Return what stands behind the family, a length or the time of a timer."""
         if entry[:1] == b"b":
             (length,) = _LENGTH.unpack_from(entry, 1)
             return entry[1 + _LENGTH.size :][:length]
         return entry[1:] if entry[:1] == b"s" else entry[1 + self._time :]
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the sessions, each with its first and last time and the records of both sides.
+        """Return the sessions, each with its first and last time and the records of both sides.
 
         Of a session with many records these are the newest; its full blocks stand beside it.
         """
@@ -96,7 +96,7 @@ class JoinSessionLayout(StateLayout):
         return found
 
     def gathered(self, entries: Sequence[StateEntry]) -> Any:
-        """Give the records of the latest session."""
+        """Return the records of the latest session."""
         sessions = [(entry.start or 0, entry) for entry in entries if entry.item is None]
         if not sessions:
             return None
@@ -125,7 +125,7 @@ class ReferenceLayout(PlainLayout):
     """Which key each row refers to."""
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the key that a row refers to."""
+        """Return the key that a row refers to."""
         del read
         return [StateEntry(decode_key(entry), decode_key(value))]
 
@@ -134,19 +134,19 @@ class ReferringLayout(StateLayout):
     """The row of each key, and beside it the rows that refer to the key."""
 
     def spans(self, key: bytes) -> list[Span]:
-        """Give the row, and the places of what refers to it."""
+        """Return the row, and the places of what refers to it."""
         start = place(key)
         return [only(_ROW + key), (start, start[:-1] + b"\x01")]
 
     def key_of(self, entry: bytes) -> bytes:
-        """Give the key that is referred to."""
+        """Return the key that is referred to."""
         if entry[:1] == _ROW:
             return entry[1:]
         (length,) = _LENGTH.unpack_from(entry, 1)
         return entry[1 + _LENGTH.size :][:length]
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the row, or one that refers to it by its own key."""
+        """Return the row, or one that refers to it by its own key."""
         key = self.key_of(entry)
         if entry[:1] == _ROW:
             return [StateEntry(decode_key(key), read(value, "right"), part="right")]
@@ -244,7 +244,7 @@ class SessionStore:
         return fresh
 
     def records(self, key: bytes, session: KeySession, port: int) -> Iterator[WaitingRecord]:
-        """Give the records of one side of a session, in the order in which they came."""
+        """Yield the records of one side of a session, in the order in which they came."""
         side = session.sides[port]
         names = [block_key(key, port, number) for number in side.blocks]
         missing = [name for name in names if name not in self._blocks]
@@ -322,7 +322,7 @@ class SessionStore:
 
 
 def _read(entry: bytes) -> Iterator[tuple[KeySession, list[bytes]]]:
-    """Give the sessions of an entry, each with the records of its open blocks as written."""
+    """Yield the sessions of an entry, each with the records of its open blocks as written."""
     at = 0
     while at < len(entry):
         session = KeySession(*_TIMES.unpack_from(entry, at))

@@ -53,7 +53,7 @@ class Arrivals:
         return len(self.ports)
 
     def runs(self, watermarks: Sequence[Watermark]) -> Iterator[tuple[int, int, Watermark | None]]:
-        """Give runs of records, each up to a watermark's mark, with the watermark."""
+        """Yield runs of records, each up to a watermark's mark, with the watermark."""
         ends = np.searchsorted(self.chunk.marks, [w.mark for w in watermarks], side="right")
         at = 0
         for watermark, end in zip(watermarks, ends.tolist(), strict=True):
@@ -99,7 +99,7 @@ class Meetings:
         self.rows.append((key, value, time, mark, window))
 
     def chunk(self, late_below: Int64s | None = None) -> Chunk:
-        """Give them all."""
+        """Return them all."""
         windows = [row[4] for row in self.rows]
         return Chunk(
             [row[0] for row in self.rows],

@@ -109,7 +109,7 @@ class LatestValues:
                 values[key] = (_TIME.unpack_from(entry)[0], value)
 
     def get(self, port: int, key: bytes) -> tuple[int, Any] | None:
-        """Give time and value of a key that was loaded; None where there is none."""
+        """Return time and value of a key that was loaded; None where there is none."""
         return self._values[port].get(key)
 
     def put(self, port: int, key: bytes, value: tuple[int, Any] | None) -> None:
@@ -251,7 +251,7 @@ class TableJoinProcessor(Processor[TableJoin]):
     def _changes(
         self, arrivals: Arrivals, rows: LatestValues
     ) -> list[tuple[int, tuple[Any, Any] | None, int]]:
-        """Give the place of each change, the pair of rows that it makes or None, and its time."""
+        """Return the place of each change, the pair of rows that it makes or None, and its time."""
         found: list[tuple[int, tuple[Any, Any] | None, int]] = []
         kind = self.operator.kind
         for i, (port, key, value) in enumerate(

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from headrace.runtime.joins.sides import Arrivals
     from headrace.runtime.processors import ProcessorContext
 
-__all__ = ["WindowJoinProcessor"]
-
 
 class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
     """Gives a pair as soon as its later record is there, and lonely records when the window fires.

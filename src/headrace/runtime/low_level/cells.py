@@ -37,7 +37,7 @@ _MS = timedelta(milliseconds=1)
 
 
 def datetime_of(time: int) -> datetime:
-    """Give ms since 1970 as a time in UTC.
+    """Return ms since 1970 as a time in UTC.
 
     >>> datetime_of(-1).isoformat()
     '1969-12-31T23:59:59.999000+00:00'
@@ -46,7 +46,7 @@ def datetime_of(time: int) -> datetime:
 
 
 def milliseconds(time: datetime) -> int:
-    """Give a time in ms since 1970; one without a zone is in UTC.
+    """Return a time in ms since 1970; one without a zone is in UTC.
 
     >>> milliseconds(datetime(1970, 1, 2)), milliseconds(datetime_of(-1))
     (86400000, -1)
@@ -55,7 +55,7 @@ def milliseconds(time: datetime) -> int:
 
 
 def rounded_up(time: int, step: int) -> int:
-    """Give the first multiple of a step that is not before a time.
+    """Return the first multiple of a step that is not before a time.
 
     >>> rounded_up(1, 10), rounded_up(-1, 10), rounded_up(20, 10)
     (10, 0, 20)
@@ -71,7 +71,7 @@ _TIME_BYTES = 8
 
 
 def state_prefix(key: bytes, name: str) -> bytes:
-    r"""Give what the entries of a state of one record key begin with, but for the family.
+    r"""Return what the entries of a state of one record key begin with, but for the family.
 
     >>> state_prefix(b"k", "last")
     b'\x00\x00\x00\x01k\x04last'
@@ -80,17 +80,17 @@ def state_prefix(key: bytes, name: str) -> bytes:
 
 
 def key_part(key: bytes) -> bytes:
-    """Give the part of a prefix that names the record key."""
+    """Return the part of a prefix that names the record key."""
     return _LENGTH.pack(len(key)) + key
 
 
 def name_part(name: str) -> bytes:
-    """Give the part of a prefix that names the state."""
+    """Return the part of a prefix that names the state."""
     return bytes([len(name)]) + name.encode()
 
 
 def key_of_entry(entry: bytes) -> bytes:
-    """Give the record key that an entry belongs to.
+    """Return the record key that an entry belongs to.
 
     >>> key_of_entry(b"s" + state_prefix(b"k", "last") + b"more")
     b'k'
@@ -131,7 +131,7 @@ class Cells:
         self.store.get_many([STATE + entry for entry in entries])
 
     def get(self, entry: bytes, *, ends: bool) -> bytes | None:
-        """Give what lies in an entry."""
+        """Return what lies in an entry."""
         found = self.store.get(STATE + entry)
         return self._living(found) if ends and found is not None else found
 
@@ -159,7 +159,7 @@ class Cells:
         self.delete(STATE + entry)
 
     def within(self, start: bytes, stop: bytes, *, ends: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Give the entries from ``start`` to before ``stop``, in order of their keys."""
+        """Yield the entries from ``start`` to before ``stop``, in order of their keys."""
         for key, found in list(self.range(STATE + start, STATE + stop)):
             value = self._living(found) if ends else found
             if value is not None:
@@ -181,7 +181,7 @@ class Cells:
         self.store.delete(key)
 
     def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Give entries of one family."""
+        """Return entries of one family."""
         return self.store.range(start, stop)
 
     def keep(self) -> None:
@@ -289,7 +289,7 @@ class OneValue(State):
     """A value."""
 
     def get(self) -> Any:
-        """Give the value."""
+        """Return the value."""
         return self._read()
 
     def put(self, value: Any) -> None:
@@ -305,7 +305,7 @@ class Mapped(State):
     """A map."""
 
     def get(self, key: Any) -> Any:
-        """Give the value of a key."""
+        """Return the value of a key."""
         return self._read(encode_key(key))
 
     def put(self, key: Any, value: Any) -> None:
@@ -317,7 +317,7 @@ class Mapped(State):
         self._drop(encode_key(key))
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Give all keys with their values."""
+        """Yield all keys with their values."""
         for more, value in self._walk():
             yield decode_key(more), self._spec.serde.deserialize(value)
 
@@ -345,7 +345,7 @@ class ValuesByTime(State):
     """Values by time."""
 
     def get(self, time: datetime) -> Any:
-        """Give the value of a time."""
+        """Return the value of a time."""
         return self._read(_at(time))
 
     def put(self, time: datetime, value: Any) -> None:
@@ -357,11 +357,11 @@ class ValuesByTime(State):
         self._drop(_at(time))
 
     def between(self, start: datetime, stop: datetime) -> Iterator[tuple[datetime, Any]]:
-        """Give the values from a time to before another."""
+        """Return the values from a time to before another."""
         return self._values(_at(start), _at(stop))
 
     def before(self, time: datetime) -> Iterator[tuple[datetime, Any]]:
-        """Give the values before a time."""
+        """Return the values before a time."""
         return self._values(b"", _at(time))
 
     def _values(self, start: bytes, stop: bytes) -> Iterator[tuple[datetime, Any]]:
@@ -375,7 +375,7 @@ def _at(time: datetime) -> bytes:
 
 
 def milliseconds_of(ttl: Any) -> int:
-    """Give a time to live in whole ms."""
+    """Return a time to live in whole ms."""
     return int(ttl.total_seconds() * 1000)
 
 

@@ -170,7 +170,7 @@ class ProcessLayout(StateLayout):
         self._kinds = kinds or {}
 
     def of(self, shape: Mapping[str, str]) -> ProcessLayout:
-        """Give the layout of one processor's store."""
+        """Return the layout of one processor's store."""
         prefix = "kinds."
         return ProcessLayout(
             {
@@ -181,17 +181,17 @@ class ProcessLayout(StateLayout):
         )
 
     def spans(self, key: bytes) -> list[Span]:
-        """Give a span for each declared state."""
+        """Return a span for each declared state."""
         heads = [STATE + key_part(key) + name_part(name) for name in self._kinds]
         # A name is ASCII, so its last byte can grow by one.
         return [(head, head[:-1] + bytes([head[-1] + 1])) for head in heads]
 
     def key_of(self, entry: bytes) -> bytes:
-        """Give the record key of a state, of its end or of a timer."""
+        """Return the record key of a state, of its end or of a timer."""
         return key_of_entry(entry)
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give what a state holds; a state of the store that no shape names is left out."""
+        """Return what a state holds; a state of the store that no shape names is left out."""
         if entry[:1] != STATE:
             return []
         key = key_of_entry(entry)
@@ -336,7 +336,7 @@ class _Host:
         self._processor: Any = None
 
     def user(self, mark: int) -> Any:
-        """Give the user's processor, begun."""
+        """Return the user's processor, begun."""
         if self._processor is None:
             try:
                 self._processor = self._operator.factory()

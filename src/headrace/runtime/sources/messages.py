@@ -22,17 +22,6 @@ from headrace.topology.operators.core import THROUGH_PROPERTIES, WATERMARK
 if TYPE_CHECKING:
     from headrace.topology.operators.core import Operator, Source
 
-__all__ = [
-    "NOT_CARRIED",
-    "SourceReader",
-    "TaskPort",
-    "carried_properties",
-    "joined",
-    "original_at",
-    "ranged",
-    "user_properties",
-    "without_watermarks",
-]
 
 #: Properties that belong to the protocol or to the key, not to the user.
 _RESERVED = frozenset(
@@ -169,7 +158,7 @@ def without_watermarks(columns: MessageColumns) -> MessageColumns:
 
 
 def user_properties(raw: bytes) -> dict[str, str] | None:
-    """Give the properties of a message that are the user's own; None for none."""
+    """Return the properties of a message that are the user's own; None for none."""
     if not raw:
         return None
     found = decode_properties(raw)
@@ -177,7 +166,7 @@ def user_properties(raw: bytes) -> dict[str, str] | None:
 
 
 def carried_properties(raw: bytes) -> dict[str, str] | None:
-    r"""Give the properties that go along with a message beside its key; None for none.
+    r"""Return the properties that go along with a message beside its key; None for none.
 
     They are the user's own, and the tag and the sharding key, which producers set, too.
 
@@ -191,7 +180,7 @@ def carried_properties(raw: bytes) -> dict[str, str] | None:
 
 
 def original_at(topic: str, columns: MessageColumns, index: int) -> Original:
-    """Give one message, by its index."""
+    """Return one message, by its index."""
     return Original(
         topic,
         int(columns.queue_id[index]),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.topology import Topology
 
-__all__ = ["PatternTopics", "is_internal", "matching_topics"]
 
 #: So often the name server is asked for new topics, seconds.
 _LOOK_SECONDS = 1.0
@@ -71,7 +70,7 @@ class PatternTopics:
         self._found: list[str] = []
 
     def topics(self) -> list[str]:
-        """Give the topics that match; a topic that is new may be missing for a second."""
+        """Return the topics that match; a topic that is new may be missing for a second."""
         if self._has_patterns and time.monotonic() - self._asked >= _LOOK_SECONDS:
             self._found = matching_topics(self._topology, self._ask())
             self._asked = time.monotonic()

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from headrace.runtime.job_plan import JobConnection, JobPlan
     from headrace.topology import Source, Start
 
-__all__ = ["are_held", "chosen_offsets", "held_offsets", "sources_that_begin", "starting_offsets"]
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ def chosen_offsets(
     answer: PlanAnswer,
     offsets_at: Callable[[Collection[QueueName], datetime], dict[QueueName, int]],
 ) -> dict[QueueName, int]:
-    """Give the offsets where a source begins; queues that are left out begin at their first."""
+    """Return the offsets where a source begins; queues that are left out begin at their first."""
     if start == "first":
         return {}
     if start == "latest":

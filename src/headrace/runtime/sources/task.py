@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from headrace.runtime.user_code import Finder, Original
     from headrace.topology.operators.core import Source
 
-__all__ = ["Run", "SourceFeed", "read_range", "run_source"]
 
 #: Some so many messages are decoded and run through the operators at once.
 _CHUNK_MESSAGES = 1 << 16
@@ -229,7 +228,7 @@ def _count_to(block: MessageColumns, mark: int) -> int:
 def _read(
     job: JobConnection, ranges: Iterable[OffsetRange], marks: Marks, *, in_order: bool
 ) -> Iterator[list[Run]]:
-    """Give the messages of the ranges in steps, each a run per topic.
+    """Yield the messages of the ranges in steps, each a run per topic.
 
     All marks of a step are above those of the steps before it, whichever queues they come from:
     a message is held back until every queue is known as far as that.  Within a run they rise only

@@ -147,7 +147,7 @@ class StateTopicReader:
     def read(
         self, store: str, partition: int, start: int, end: int, batch: int | None = None
     ) -> Iterator[StateTopicBlock]:
-        """Give the messages of [start, end) in order, none of a batch after ``batch``."""
+        """Yield the messages of [start, end) in order, none of a batch after ``batch``."""
         queue = MessageQueue.parse(self._queues(self._topics[store])[partition])
         if self._tags_of is not None:
             yield from self._tagged(queue, start, end, batch)
@@ -269,7 +269,7 @@ class StateHome:
         return cls(job, client, journal, tagged=True)
 
     def record(self) -> CommitRecord:
-        """Give the job's newest commit record.
+        """Return the job's newest commit record.
 
         Raises
         ------
@@ -289,7 +289,7 @@ class StateHome:
         return record
 
     def published_record(self) -> CommitRecord:
-        """Give the newest commit record of which state topics show everything.
+        """Return the newest commit record of which state topics show everything.
 
         Raises
         ------
@@ -310,7 +310,7 @@ class StateHome:
         return record
 
     def queues(self, store: str, *, refresh: bool = False) -> list[QueueName]:
-        """Give the queues of a store's state topic, in the order of the partitions.
+        """Return the queues of a store's state topic, in the order of the partitions.
 
         ``refresh`` asks the cluster even where the answer is known.
         """
@@ -319,7 +319,7 @@ class StateHome:
         return [queue.name for queue in sorted(found)]
 
     def end_offset(self, queue: QueueName) -> int:
-        """Give one past the last offset of a queue."""
+        """Return one past the last offset of a queue."""
         return self.consumer.end_offset(MessageQueue.parse(queue))
 
     def copies(self, stores: list[str], root: Path) -> LocalCopies:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import StateSummary
     from headrace.runtime.state.store import ChangeSet
 
-__all__ = ["Attempted", "StateStore", "StoreFactory", "StorePlace"]
 
 Attempted = tuple[int, int, int]
 """Epoch, batch and number of an attempt: the commit names the one that counts."""
@@ -100,17 +99,17 @@ class StateStore(ABC):
 
     @abstractmethod
     def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Give the entries with keys from ``start`` to before ``stop``, in order.
+        """Return the entries with keys from ``start`` to before ``stop``, in order.
 
         Both begin with the same byte.  The store may be changed meanwhile, behind what was given.
         """
 
     @abstractmethod
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """Give all entries in the order of their keys."""
+        """Return all entries in the order of their keys."""
 
     def search_below(self, family: bytes, watermark: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """Give what lies below a watermark: time, rest of the key, value; oldest first.
+        """Yield what lies below a watermark: time, rest of the key, value; oldest first.
 
         RIP-58's ``searchStateLessThanWatermark``.  The keys are a family of one byte, a time in
         eight bytes (ms since 1970, so that earlier ones come first), and anything: as windows and
@@ -137,7 +136,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def persist(self, attempt: Attempted) -> ChangeSet:
-        """Give what the batch changed, each key once, for the state topic.
+        """Return what the batch changed, each key once, for the state topic.
 
         RIP-58's ``persist``, with its rules: after the batch was handled and before its offsets are
         committed, and only what changed.  The engine writes it, in the batch's transaction.

@@ -13,20 +13,6 @@ from typing import Any, ClassVar
 
 from headrace.keys import decode_key, partition_of
 
-__all__ = [
-    "BucketLayout",
-    "LatestLayout",
-    "PartLayout",
-    "PlainLayout",
-    "Read",
-    "RowLayout",
-    "Span",
-    "StateEntry",
-    "StateLayout",
-    "TimeWindowLayout",
-    "only",
-]
-
 _BIAS = 1 << 63
 
 Read = Callable[[bytes, str], Any]
@@ -61,7 +47,7 @@ class StateLayout(ABC):
     everywhere = False
 
     def of(self, shape: Mapping[str, str]) -> StateLayout:
-        """Give the layout of one store, with what the commit record says of its shape."""
+        """Return the layout of one store, with what the commit record says of its shape."""
         del shape
         return self
 
@@ -71,11 +57,11 @@ class StateLayout(ABC):
         return None
 
     def place(self, key: bytes, partitions: int) -> int:
-        """Give the partition that keeps what belongs to a record key."""
+        """Return the partition that keeps what belongs to a record key."""
         return partition_of(key, partitions)
 
     def places(self, entries: Sequence[bytes], partitions: int) -> list[int]:
-        """Give the partitions that keep entries, by their state keys."""
+        """Return the partitions that keep entries, by their state keys."""
         return [self.place(self.key_of(entry), partitions) for entry in entries]
 
     def gathered(self, entries: Sequence[StateEntry]) -> Any:
@@ -93,11 +79,11 @@ class StateLayout(ABC):
 
     @abstractmethod
     def key_of(self, entry: bytes) -> bytes:
-        """Give the canonical bytes of the record key that an entry belongs to, by its state key."""
+        """Return the canonical bytes of the record key that an entry belongs to, by its state key."""
 
     @abstractmethod
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give what an entry says; nothing for those that only the operator needs."""
+        """Return what an entry says; nothing for those that only the operator needs."""
 
 
 class PlainLayout(StateLayout):
@@ -106,15 +92,15 @@ class PlainLayout(StateLayout):
     plain = True
 
     def spans(self, key: bytes) -> list[Span]:
-        """Give the one entry."""
+        """Return the one entry."""
         return [only(key)]
 
     def key_of(self, entry: bytes) -> bytes:
-        """Give the state key itself."""
+        """Return the state key itself."""
         return entry
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the key's value."""
+        """Return the key's value."""
         return [StateEntry(decode_key(entry), read(value, ""))]
 
 
@@ -125,11 +111,11 @@ class TimeWindowLayout(StateLayout):
     _time = 8
 
     def key_of(self, entry: bytes) -> bytes:
-        """Give what stands behind the bounds."""
+        """Return what stands behind the bounds."""
         return entry[self._head.size :]
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the window's value."""
+        """Return the window's value."""
         end, start = self._head.unpack_from(entry)
         key = decode_key(self.key_of(entry))
         return [StateEntry(key, read(value[self._time :], ""), start - _BIAS, end - _BIAS)]
@@ -142,15 +128,15 @@ class PartLayout(StateLayout):
     _time = 8
 
     def spans(self, key: bytes) -> list[Span]:
-        """Give the entry of all parts."""
+        """Return the entry of all parts."""
         return [only(b"p" + key)]
 
     def key_of(self, entry: bytes) -> bytes:
-        """Give what stands behind the family, and behind the time of a timer."""
+        """Return what stands behind the family, and behind the time of a timer."""
         return entry[1:] if entry[:1] == b"p" else entry[1 + self._time :]
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the parts, each with its first and last time."""
+        """Return the parts, each with its first and last time."""
         if entry[:1] != b"p":
             return []
         key, at, found = decode_key(entry[1:]), self._time, []
@@ -167,15 +153,15 @@ class LatestLayout(StateLayout):
     _time = 8
 
     def spans(self, key: bytes) -> list[Span]:
-        """Give the entry of each side."""
+        """Return the entry of each side."""
         return [only(side + key) for side in _SIDES]
 
     def key_of(self, entry: bytes) -> bytes:
-        """Give what stands behind the side."""
+        """Return what stands behind the side."""
         return entry[1:]
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the side's value."""
+        """Return the side's value."""
         side = _SIDES.get(entry[:1], "")
         return [StateEntry(decode_key(entry[1:]), read(value[self._time :], side), part=side)]
 
@@ -196,7 +182,7 @@ class RowLayout(LatestLayout):
         self.everywhere = everywhere
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the row."""
+        """Return the row."""
         return [StateEntry(decode_key(entry[1:]), read(value[self._time :], self._serde))]
 
 
@@ -211,11 +197,11 @@ class BucketLayout(StateLayout):
     _count = 4
 
     def key_of(self, entry: bytes) -> bytes:
-        """Give what stands behind the stretch, and behind the side and block of a timer."""
+        """Return what stands behind the stretch, and behind the side and block of a timer."""
         return entry[self._heads[entry[:1]] :]
 
     def shown(self, entry: bytes, value: bytes, read: Read) -> list[StateEntry]:
-        """Give the records, each with its time."""
+        """Return the records, each with its time."""
         side = _SIDES.get(entry[:1].lower())
         if side is None:
             return []
@@ -227,7 +213,7 @@ _RECORD = struct.Struct("<q?I")
 
 
 def waiting(key: Any, value: bytes, side: str, read: Read) -> list[StateEntry]:
-    """Give the records of a block, each with its time."""
+    """Return the records of a block, each with its time."""
     at, found = 0, []
     while at < len(value):
         time, _, size = _RECORD.unpack_from(value, at)
@@ -240,5 +226,5 @@ _SIDES = {b"l": "left", b"r": "right"}
 
 
 def only(entry: bytes) -> Span:
-    """Give the span of one state key."""
+    """Return the span of one state key."""
     return entry, entry + b"\0"

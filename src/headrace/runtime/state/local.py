@@ -184,7 +184,7 @@ class StateTopic(Protocol):
     def read(
         self, store: str, partition: int, start: int, end: int, batch: int | None = None
     ) -> Iterator[StateTopicBlock]:
-        """Give the messages of [start, end) in order, none of a batch after ``batch``."""
+        """Return the messages of [start, end) in order, none of a batch after ``batch``."""
 
 
 class StoreCopy:

@@ -183,7 +183,7 @@ class StateStep:
     def _shares(
         self, entries: dict[bytes, bytes], places: Places | None
     ) -> list[dict[bytes, bytes]]:
-        """Give what each partition is to hold."""
+        """Return what each partition is to hold."""
         if places is None:
             return [dict(entries) for _ in range(self._partitions)]
         shares: list[dict[bytes, bytes]] = [{} for _ in range(self._partitions)]
@@ -222,7 +222,7 @@ class StateStep:
             self._queues[store] = self._home.queues(store)
 
     def _blocks(self, store: str) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
-        """Give the committed entries of a store, partition by partition."""
+        """Yield the committed entries of a store, partition by partition."""
         record = self._record
         with tempfile.TemporaryDirectory(prefix="headrace-state-") as folder:
             copies = self._home.copies([store], Path(folder))
@@ -334,7 +334,7 @@ class StateMigration:
     new: Serde[Any] | None = None
 
     def change(self, key: bytes, value: bytes) -> bytes | None:
-        """Give the new value of an entry."""
+        """Return the new value of an entry."""
         if self.function is None:
             return value
         found: Any = value if self.old is None else self.old.deserialize(value)

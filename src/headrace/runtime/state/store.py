@@ -42,10 +42,10 @@ class StateBase(Protocol):
         """Look keys up; None where there is no entry."""
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """Give all entries in the order of their keys."""
+        """Return all entries in the order of their keys."""
 
     def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Give the entries with keys from ``start`` to before ``stop``, in order."""
+        """Return the entries with keys from ``start`` to before ``stop``, in order."""
 
 
 class EmptyBase:
@@ -56,11 +56,11 @@ class EmptyBase:
         return [None] * len(keys)
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """Give all entries in the order of their keys."""
+        """Return all entries in the order of their keys."""
         return iter(())
 
     def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Give the entries of a range of keys."""
+        """Return the entries of a range of keys."""
         del start, stop
         return iter(())
 
@@ -78,11 +78,11 @@ class MemoryBase:
         return list(map(self.entries.get, keys))
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """Give all entries in the order of their keys."""
+        """Return all entries in the order of their keys."""
         return iter(list(self.entries.items()))
 
     def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Give the entries of a range of keys, in order."""
+        """Return the entries of a range of keys, in order."""
         keys = list(self.entries.irange(start, stop, (True, False)))
         return iter([(key, self.entries[key]) for key in keys])
 
@@ -125,14 +125,14 @@ class LayeredStore(StateStore):
 
     @abstractmethod
     def opened(self, commit: StateSummary | None, lineage: list[list[int]]) -> StateBase:
-        """Give the store exactly as of a commit; see :meth:`StateStore.recover`."""
+        """Return the store exactly as of a commit; see :meth:`StateStore.recover`."""
 
     @abstractmethod
     def kept(self, attempt: Attempted, base: StateSummary | None, changes: ChangeSet) -> None:
         """Keep the changes of an attempt apart, until a commit names it."""
 
     def persist(self, attempt: Attempted) -> ChangeSet:
-        """Give what the batch changed; entries that ended as they were are left out."""
+        """Return what the batch changed; entries that ended as they were are left out."""
         changes = self.change_set()
         if changes.keys:
             self.kept(attempt, self._commit, changes)
@@ -206,7 +206,7 @@ class LayeredStore(StateStore):
             self._unordered.append(key)
 
     def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Give the entries with keys from ``start`` to before ``stop``, changes included, in order.
+        """Yield the entries with keys from ``start`` to before ``stop``, changes included, in order.
 
         Both begin with the same byte: families of keys that are walked in order have one of their
         own.  The store may be changed meanwhile, behind what was given.
@@ -248,7 +248,7 @@ class LayeredStore(StateStore):
         self._ordered[family].update(self._waiting.pop(family, ()))
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """Give all entries, changes included, in the order of their keys."""
+        """Return all entries, changes included, in the order of their keys."""
         merged = dict(self._base.scan())
         for key, value in self._changes.items():
             if value is None:
@@ -258,7 +258,7 @@ class LayeredStore(StateStore):
         return iter(sorted(merged.items()))
 
     def change_set(self) -> ChangeSet:
-        """Give what this batch changed; entries that ended as they were are left out."""
+        """Return what this batch changed; entries that ended as they were are left out."""
         unseen = [key for key in self._changes if key not in self._before]
         self._before.update(zip(unseen, self._base.get_many(unseen), strict=True))
         keys, news = list(self._changes), list(self._changes.values())
@@ -287,7 +287,7 @@ class MemoryStore(LayeredStore):
         self._begin(self._memory, None)
 
     def opened(self, commit: StateSummary | None, lineage: list[list[int]]) -> StateBase:
-        """Give what is there, with the changes of the attempt that the commit names."""
+        """Return what is there, with the changes of the attempt that the commit names."""
         del lineage
         if commit is not None:
             attempt = (commit.epoch, commit.batch, commit.attempt)

@@ -10,7 +10,6 @@ from headrace.runtime.chunk import NEVER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Entries", "Timers"]
 
 _TIME = struct.Struct(">Q")
 #: Times before 1970 come first, too.
@@ -27,7 +26,7 @@ class Entries(Protocol):
         """Delete one entry."""
 
     def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Give the entries with keys from ``start`` to before ``stop``, in order."""
+        """Return the entries with keys from ``start`` to before ``stop``, in order."""
 
 
 class Timers:
@@ -106,7 +105,7 @@ class Timers:
         return None
 
     def _ranges(self) -> list[tuple[bytes, int]]:
-        """Give the families in the order of their times, and where each begins."""
+        """Return the families in the order of their times, and where each begins."""
         ordinary = (self._family, self._start)
         return [(self._early, -_BIAS), ordinary] if self._early else [ordinary]
 

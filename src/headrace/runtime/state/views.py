@@ -61,7 +61,7 @@ class StateLook(ABC):
         """Open the partitions: all, or the one of a key."""
 
     def get(self, key: object) -> Any:
-        """Give the value of a key; None where there is none.
+        """Return the value of a key; None where there is none.
 
         Of a key with windows, the value of its latest window; of an operator that keeps several
         things for a key, such as both sides of a join or the states of a processor, a dict of
@@ -70,7 +70,7 @@ class StateLook(ABC):
         return self._layout.gathered(sorted(self._of(key), key=lambda entry: entry.start or 0))
 
     def all(self) -> Mapping[Any, Any]:
-        """Give every key with what :meth:`get` gives for it.
+        """Return every key with what :meth:`get` gives for it.
 
         Keys are told apart as those of records are: dicts and lists are keys, too, and 1, 1.0 and
         True are three.
@@ -82,7 +82,7 @@ class StateLook(ABC):
         return _ByKey({key: (own[0].key, gathered(own)) for key, own in entries.items()})
 
     def range(self, start: object = None, stop: object = None) -> Iterator[tuple[Any, Any]]:
-        """Give keys from ``start`` to before ``stop`` with their values, in the order of the keys.
+        """Return keys from ``start`` to before ``stop`` with their values, in the order of the keys.
 
         A bound that is None is open; keys of another type than the bounds are left out.  Bounds
         of text or bytes cost by what they give, others by the whole store.
@@ -99,7 +99,7 @@ class StateLook(ABC):
         return iter(sorted(found, key=_order))
 
     def prefix(self, prefix: str | bytes) -> Iterator[tuple[Any, Any]]:
-        """Give the keys that begin with a text, or with bytes, with their values, in order."""
+        """Return the keys that begin with a text, or with bytes, with their values, in order."""
         kind, size = type(prefix), len(prefix)
         found = [
             (entry.key, entry.value)
@@ -111,7 +111,7 @@ class StateLook(ABC):
     def window(
         self, key: object, start: datetime, stop: datetime
     ) -> Iterator[tuple[int, int, Any]]:
-        """Give the open windows of a key that touch a span of time, oldest first.
+        """Return the open windows of a key that touch a span of time, oldest first.
 
         Each as its bounds, in ms since 1970, and its value.
         """
@@ -127,13 +127,13 @@ class StateLook(ABC):
         return iter(sorted(found, key=lambda each: each[:2]))
 
     def scan(self) -> Generator[StateEntry, None, None]:
-        """Give every entry, partition by partition."""
+        """Yield every entry, partition by partition."""
         with closing(self.raw()) as raw:
             for key, value in raw:
                 yield from self._layout.shown(key, value, self._read)
 
     def raw(self) -> Generator[tuple[bytes, bytes], None, None]:
-        """Give every entry as its bytes, also those that only the operator needs."""
+        """Yield every entry as its bytes, also those that only the operator needs."""
         with self._bases() as bases:
             for base in bases:
                 yield from base.scan()
@@ -259,7 +259,7 @@ def reader(known: Operator | None, shape: Mapping[str, str]) -> Read:
 
 
 def _results(known: Operator) -> Callable[[bytes], Any] | None:
-    """Give what turns the state of an aggregate into its result."""
+    """Return what turns the state of an aggregate into its result."""
     aggregation = getattr(known, "aggregation", None)
     if aggregation is not None:
         algebra = algebra_of(aggregation)

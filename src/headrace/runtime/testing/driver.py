@@ -140,7 +140,7 @@ class TopologyTestDriver:
         return self._job.records
 
     def input(self, topic: str, serde: Serde[V], *, queue: int = 0) -> TestInput[V]:
-        """Give the way into a queue of a source topic.
+        """Return the way into a queue of a source topic.
 
         Raises
         ------
@@ -161,7 +161,7 @@ class TopologyTestDriver:
         return TestInput(topic, serde, queue, self._take, lambda: self.now)
 
     def output(self, topic: str, deserializer: Deserializer[Any, V] | Serde[V]) -> TestOutput[V]:
-        """Give what was written to a topic, dead-letter topics included.
+        """Return what was written to a topic, dead-letter topics included.
 
         Raises
         ------
@@ -179,7 +179,7 @@ class TopologyTestDriver:
         )
 
     def batches(self, operator: str) -> list[tuple[BatchToken, BatchRecords[Any, Any]]]:
-        """Give what ``for_each_batch`` or ``sink_dataframe`` got so far, batch by batch.
+        """Return what ``for_each_batch`` or ``sink_dataframe`` got so far, batch by batch.
 
         Functions of ``for_each_batch`` run in this process, at the end of each batch; what they
         raise, the test gets.  Writers of ``sink_dataframe`` are not called: there is no Spark here.
@@ -192,7 +192,7 @@ class TopologyTestDriver:
         return self._job.batches.of(operator)
 
     def late(self, operator: str) -> TestOutput[Any]:
-        """Give the records that came too late for an operator, whether or not anyone takes them.
+        """Return the records that came too late for an operator, whether or not anyone takes them.
 
         Raises
         ------
@@ -208,7 +208,7 @@ class TopologyTestDriver:
         return TestOutput(f"late of '{operator}'", self._job.late[operator], lambda record: record)
 
     def state(self, operator: str) -> TestState:
-        """Give the state store of an operator.
+        """Return the state store of an operator.
 
         Raises
         ------

@@ -86,7 +86,7 @@ class ReceivedBatches:
                 self._hand_over(sink, BatchToken(self._job, batch), by_topic[sink.topic])
 
     def of(self, operator: str) -> list[Batch]:
-        """Give the batches of one sink.
+        """Return the batches of one sink.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class MemoryCopies:
         self._bases: dict[tuple[str, int], MemoryBase] = {}
 
     def base(self, store: str, partition: int) -> MemoryBase:
-        """Give one partition of a store."""
+        """Return one partition of a store."""
         return self._bases.setdefault((store, partition), MemoryBase())
 
 
@@ -358,7 +358,7 @@ class MemoryJob:
         self._instances.close()
 
     def state(self, operator: str) -> list[MemoryBase]:
-        """Give the partitions of an operator's store."""
+        """Return the partitions of an operator's store."""
         return [self._copies.base(operator, number) for number in range(self._partitions)]
 
     def run(self, sent: list[Sent], clock: int) -> None:
@@ -521,7 +521,7 @@ class MemoryJob:
         return Task(context, attempt, writer)
 
     def _batch_copies(self, saved: SavedChanges) -> StateCopies:
-        """Give the state copies as one batch sees them."""
+        """Return the state copies as one batch sees them."""
         return BatchCopies(self._copies, saved)
 
     @property

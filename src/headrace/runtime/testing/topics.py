@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from headrace.runtime.commit.transactions import QueueMessages
     from headrace.serdes import Deserializer, Serde
 
-__all__ = ["Sent", "TestInput", "TestOutput", "TestRecord", "Written", "milliseconds", "records_of"]
 
 K = TypeVar("K")
 _OWN = {KEYS, EXACT_KEY, *THROUGH_PROPERTIES}
@@ -50,7 +49,7 @@ class Sent:
 
     @classmethod
     def unpack(cls, messages: QueueMessages, topic: str, queue: int) -> list[Sent]:
-        """Give staged messages of one queue one by one."""
+        """Return staged messages of one queue one by one."""
         columns = (
             messages.bodies.to_pylist(),
             messages.properties.to_pylist(),
@@ -70,7 +69,7 @@ class Written:
 
     @classmethod
     def unpack(cls, messages: QueueMessages) -> list[Written]:
-        """Give staged messages one by one."""
+        """Return staged messages one by one."""
         columns = (
             messages.bodies.to_pylist(),
             messages.properties.to_pylist(),
@@ -90,7 +89,7 @@ class Written:
 
 
 def records_of(chunk: Chunk) -> list[TestRecord[Any, Any]]:
-    """Give the records of a chunk one by one."""
+    """Return the records of a chunk one by one."""
     headers = chunk.headers or [None] * len(chunk)
     columns = (chunk.key_list(), chunk.values, chunk.times.tolist(), headers)
     return [
@@ -220,7 +219,7 @@ class TestOutput(Generic[V]):
 
 
 def milliseconds(moment: datetime) -> int:
-    """Give a time in ms since 1970.
+    """Return a time in ms since 1970.
 
     Raises
     ------

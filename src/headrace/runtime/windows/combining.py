@@ -54,7 +54,7 @@ class Assigned(NamedTuple):
 
 
 def panes(windows: TimeWindows, times: Int64s) -> Int64s:
-    """Give the start of the pane of each time: times of one pane belong to the same windows.
+    """Return the start of the pane of each time: times of one pane belong to the same windows.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def panes(windows: TimeWindows, times: Int64s) -> Int64s:
 
 
 def first_ends(windows: TimeWindows, times: Int64s) -> Int64s:
-    """Give the end of the first window of each time that ends.
+    """Return the end of the first window of each time that ends.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def first_ends(windows: TimeWindows, times: Int64s) -> Int64s:
 
 
 def assign(windows: TimeWindows, times: Int64s) -> Assigned:
-    """Give all windows of each time, the newest first.
+    """Return all windows of each time, the newest first.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def _assign_days(windows: TimeWindows, times: Int64s) -> Assigned:
 
 @lru_cache(maxsize=4096)
 def _windows_of_day(windows: TimeWindows, pane: int) -> tuple[tuple[int, int], ...]:
-    """Give the windows that hold the calendar day, or several, that begins at ``pane``."""
+    """Return the windows that hold the calendar day, or several, that begins at ``pane``."""
     assert windows.zone is not None
     # The wall clock around noon of the day tells which day it is, whatever clocks do at its ends.
     wall = _wall(windows.zone, pane + _DAY // 2) - windows.offset
@@ -147,7 +147,7 @@ def _windows_of_day(windows: TimeWindows, pane: int) -> tuple[tuple[int, int], .
 
 
 def _day_bounds(windows: TimeWindows, times: Int64s) -> Int64s:
-    """Give the starts of all days around some times."""
+    """Return the starts of all days around some times."""
     assert windows.zone is not None
     days = np.unique(times // _DAY).tolist()
     offset = windows.offset % _DAY
@@ -294,7 +294,7 @@ class ColumnWindowEdge:
         return [column_of(values, kind) for values, kind in zip(lists, kinds, strict=True)]
 
     def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
-        """Give everything taken so far, by kind and partition."""
+        """Yield everything taken so far, by kind and partition."""
         yield from self._records.flush(partitions)
         if not self._parts:
             return
@@ -326,7 +326,7 @@ class ColumnWindowEdge:
             yield BlockKind.PARTIALS, partition, part
 
     def _last(self, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s | None]:
-        """Give times and marks of records, and the bounds that an update inherits."""
+        """Return times and marks of records, and the bounds that an update inherits."""
         times, marks, bounds = zip(*self._noted, strict=True)
         late_below = None
         if self._operator.emit == "update" and bounds[0] is not None:
@@ -387,7 +387,7 @@ class WindowEdge:
         self._noted.append((groups, chunk))
 
     def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
-        """Give everything taken so far, by kind and partition."""
+        """Yield everything taken so far, by kind and partition."""
         yield from self._records.flush(partitions)
         if not self._accumulators:
             return
@@ -413,7 +413,7 @@ class WindowEdge:
         return numbers[order], rows.take(order)
 
     def _last(self, groups: Int64s) -> tuple[Int64s, Int64s, Int64s | None]:
-        """Give the last mark of each group, the time of a result, and when that would be late.
+        """Return the last mark of each group, the time of a result, and when that would be late.
 
         The time is the highest of the group; of an update, that of the last record.
         """
@@ -442,7 +442,7 @@ class _KeyNumbers:
         self.encoded: list[bytes] = []
 
     def of(self, keys: list[Any]) -> Int64s:
-        """Give the number of each key."""
+        """Return the number of each key."""
         kind, keys = dict_keys(keys)
         table = self._tables.setdefault(kind, {})
         numbers = list(map(table.get, keys))

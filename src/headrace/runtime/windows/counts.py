@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.windows.parts import RecordGroup
 
-__all__ = ["CountProcessor"]
-
 
 class CountProcessor(ByRecordProcessor[CountWindow]):
     """Keeps the window of each key that is not full yet."""
@@ -46,5 +44,5 @@ class CountProcessor(ByRecordProcessor[CountWindow]):
         """Do nothing: only records close windows."""
 
     def bounds(self, part: RecordGroup) -> tuple[int, int]:
-        """Give the lowest and the highest event time of a window."""
+        """Return the lowest and the highest event time of a window."""
         return part.first, part.last

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from headrace.runtime.aggregates.algebra import Algebra
     from headrace.runtime.windows.parts import RecordGroup
 
-__all__ = ["MergedParts"]
-
 
 class MergedParts:
     """Merges runs of the parts of a key; what runs have in common is merged once.
@@ -45,7 +43,7 @@ class MergedParts:
             }
 
     def run(self, start: int, stop: int, settled: int) -> Any:
-        """Give an accumulator of its own of the parts from ``start`` to before ``stop``.
+        """Return an accumulator of its own of the parts from ``start`` to before ``stop``.
 
         Those before ``settled`` never change any more.
         """

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from headrace.runtime.processors import ProcessorContext
     from headrace.topology import WindowAggregate
 
-__all__ = ["RecordGroup", "PartStore"]
 
 _PARTS = b"p"
 _TIMERS = b"t"
@@ -74,12 +73,12 @@ class PartStore:
         self._fresh: list[bytes] = []
 
     def take_fresh(self) -> list[bytes]:
-        """Give the keys that were read since the last time."""
+        """Return the keys that were read since the last time."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
     def take_due(self, time: int) -> list[bytes]:
-        """Give the keys whose timers are due, and read their parts."""
+        """Return the keys whose timers are due, and read their parts."""
         settled = self._context.settled(self._operator)
         timers = Timers(self._context.store(self._operator), _TIMERS, settled=settled)
         due = [key for _, key in timers.due(time)]

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.windows.parts import RecordGroup
 
-__all__ = ["SessionProcessor"]
-
 
 class SessionProcessor(ByRecordProcessor[SessionWindow]):
     """Keeps the open sessions of each key, of which no two are within the gap of each other."""
@@ -51,7 +49,7 @@ class SessionProcessor(ByRecordProcessor[SessionWindow]):
             del parts[0]
 
     def bounds(self, part: RecordGroup) -> tuple[int, int]:
-        """Give a session's window."""
+        """Return a session's window."""
         return part.first, part.last + self.operator.windows.gap
 
     def _passed(self, part: RecordGroup) -> int:

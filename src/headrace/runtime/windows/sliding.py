@@ -92,10 +92,10 @@ class ByRecordProcessor(Processor[WindowT]):
 
     @abstractmethod
     def bounds(self, part: RecordGroup) -> tuple[int, int]:
-        """Give the window of a part."""
+        """Return the window of a part."""
 
     def content(self, parts: list[RecordGroup], part: RecordGroup) -> Any:
-        """Give the accumulator of a part's window."""
+        """Return the accumulator of a part's window."""
         del parts
         return part.accumulator
 
@@ -332,7 +332,7 @@ class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
         return self._merged[id(parts)].run(first, stop, settled)
 
     def bounds(self, part: RecordGroup) -> tuple[int, int]:
-        """Give the window that ends at a part."""
+        """Return the window that ends at a part."""
         return part.last - self.operator.windows.size, part.last
 
     def _passed(self, part: RecordGroup) -> int:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headrace.runtime.processors import Processor
     from headrace.topology.operators.core import Operator
 
-__all__ = ["WINDOWS"]
 
 #: Operator to processor: a new kind of window is a line here.
 WINDOWS: dict[type[Operator], type[Processor[Any]]] = {

@@ -82,7 +82,7 @@ _WINDOW_MASK = (1 << _WINDOW_BITS) - 1
 
 
 def bounds_prefix(end: int, start: int) -> bytes:
-    """Give what the state's keys of a window begin with.
+    """Return what the state's keys of a window begin with.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class Places:
         self._prefixes: list[bytes] = []
 
     def window(self, start: int, end: int) -> int:
-        """Give the number of a window."""
+        """Return the number of a window."""
         number = self._windows.setdefault((start, end), len(self._bounds))
         if number == len(self._bounds):
             self._bounds.append((start, end))
@@ -122,17 +122,17 @@ class Places:
         return number
 
     def windows(self, starts: Sequence[int], ends: Sequence[int]) -> Int64s:
-        """Give the numbers of a few windows."""
+        """Return the numbers of a few windows."""
         return np.array(list(map(self.window, starts, ends)), np.int64)
 
     def assigned(self, assigned: Assigned) -> Int64s:
-        """Give the numbers of many windows."""
+        """Return the numbers of many windows."""
         # A window's start tells its end.
         starts, firsts, which = np.unique(assigned.starts, return_index=True, return_inverse=True)
         return self.windows(starts.tolist(), assigned.ends[firsts].tolist())[which]
 
     def keys(self, keys: Sequence[bytes]) -> Int64s:
-        """Give the numbers of many keys."""
+        """Return the numbers of many keys."""
         known = self._key_numbers
         numbers = list(map(known.get, keys))
         if None in numbers:
@@ -143,24 +143,24 @@ class Places:
         return np.array(numbers, np.int64)
 
     def of(self, keys: Sequence[bytes], windows: Int64s) -> Int64s:
-        """Give the places of keys, each in the window beside it."""
+        """Return the places of keys, each in the window beside it."""
         return self.join(self.keys(keys), windows)
 
     @staticmethod
     def join(keys: Int64s, windows: Int64s) -> Int64s:
-        """Give the places of numbered keys, each in the window beside it."""
+        """Return the places of numbered keys, each in the window beside it."""
         return keys << _WINDOW_BITS | windows
 
     def key(self, place: int) -> bytes:
-        """Give the key of a place."""
+        """Return the key of a place."""
         return self._keys[place >> _WINDOW_BITS]
 
     def bounds(self, place: int) -> tuple[int, int]:
-        """Give start and end of a place's window, or of a numbered one."""
+        """Return start and end of a place's window, or of a numbered one."""
         return self._bounds[place & _WINDOW_MASK]
 
     def ends(self, places: Int64s) -> Int64s:
-        """Give the ends of many places' windows."""
+        """Return the ends of many places' windows."""
         ends = np.array([end for _, end in self._bounds], np.int64)
         found: Int64s = ends[places & _WINDOW_MASK]
         return found
@@ -171,20 +171,20 @@ class Places:
 
     @staticmethod
     def windows_of(places: Sequence[int]) -> Int64s:
-        """Give the numbers of places' windows."""
+        """Return the numbers of places' windows."""
         return np.array(places, np.int64) & _WINDOW_MASK
 
     def entry(self, place: int) -> bytes:
-        """Give the state's key of a place."""
+        """Return the state's key of a place."""
         return self._prefixes[place & _WINDOW_MASK] + self._keys[place >> _WINDOW_BITS]
 
     def entries(self, places: Sequence[int]) -> list[bytes]:
-        """Give the state's keys of many places."""
+        """Return the state's keys of many places."""
         prefixes, keys = self._prefixes, self._keys
         return [prefixes[place & _WINDOW_MASK] + keys[place >> _WINDOW_BITS] for place in places]
 
     def read(self, entries: Sequence[bytes]) -> list[int]:
-        """Give the places of many of the state's keys."""
+        """Return the places of many of the state's keys."""
         heads = [entry[1:_PREFIX] for entry in entries]
         numbers = {
             head: self.window(start - _BIAS, end - _BIAS)
@@ -401,7 +401,7 @@ class TimeWindowProcessor(Processor[TimeWindow]):
             held[place] = old if new is ABSENT else merge(old, new)
 
     def _fire(self, watermarks: Sequence[Watermark]) -> Chunk:
-        """Give the results of windows that have passed, and forget these."""
+        """Return the results of windows that have passed, and forget these."""
         first, passed = self._fired, watermarks[-1].time - self.operator.grace + 1
         self._fired = passed
         self._take_stored(first, passed)
@@ -436,7 +436,7 @@ class TimeWindowProcessor(Processor[TimeWindow]):
         store.put_many([entry for entry, _ in stored], [None] * len(stored))
 
     def _updates(self, changes: _Changes) -> Chunk:
-        """Give the latest result of every window that changed."""
+        """Return the latest result of every window that changed."""
         last = changes.last()
         places = [place for place in last if place in self._accumulators]
         if not places:
@@ -490,7 +490,7 @@ class _Changes:
             self._columns.append((times, marks, late_below))
 
     def last(self) -> dict[int, int]:
-        """Give the number of the last change of each window, in the order of the marks."""
+        """Return the number of the last change of each window, in the order of the marks."""
         if not self._places:
             return {}
         # What several parents sent, and what came too late to be combined, comes one by one.

@@ -26,8 +26,6 @@ from headrace.watched import end_process, watched_thread
 if TYPE_CHECKING:
     from headrace.runtime.job_plan import JobConnection
 
-__all__ = ["run", "serve"]
-
 
 def run(job: JobConnection, sink: ForEachBatch, cut: CommittedBatch) -> None:
     """Read a batch and call the function with it, unless no record of it counts.

@@ -472,7 +472,7 @@ class BatchRunner:
             begins = self._positions.begins(position, self._queues(), skip=self._skips)
         except HeadraceError as error:
             self._gave_up, self._error = True, str(error)
-            logger.error("%s has stopped, the job goes on: %s", self._named_self, error)  # noqa: TRY400
+            logger.error("%s has stopped, the job goes on: %s", self._named_self, error)
             return False
         if begins == self._begins:
             # Nothing of ours is missing: the user's code met the like.

@@ -14,8 +14,6 @@ from headrace.protocol.journal_tags import TAG
 from headrace.protocol.layout import slices
 from headrace.runtime.batches.cutting import BATCH
 
-__all__ = ["RESERVED", "header_properties", "headers_column", "text_column"]
-
 #: Properties that RocketMQ or Headrace sets and reads; columns of their own show some of them.
 RESERVED = frozenset(
     value

@@ -361,7 +361,7 @@ _SYSTEM_TOPICS = frozenset(
 
 
 def connect(cluster: ClusterOptions) -> Client:
-    """Give this process's client of a cluster; it stays connected between tasks."""
+    """Return this process's client of a cluster; it stays connected between tasks."""
     client = _clients.get(cluster)
     if client is None:
         client = _clients[cluster] = Client(cluster.namesrv, cluster.client)

@@ -274,7 +274,7 @@ class Resolver:
         self._fail = fail_on_data_loss
 
     def starts(self, position: Position, queues: list[MessageQueue]) -> Offsets:
-        """Give the offset to begin at, for each queue.
+        """Return the offset to begin at, for each queue.
 
         Raises
         ------
@@ -293,7 +293,7 @@ class Resolver:
                 return self._by_offset(position, queues)
 
     def ends(self, position: Position, queues: list[MessageQueue]) -> Offsets:
-        """Give the offset to end in front of, for each queue; errors as ``starts``."""
+        """Return the offset to end in front of, for each queue; errors as ``starts``."""
         match position:
             case AtTime() | AtTimes():
                 return self._by_time(position, queues)

@@ -424,7 +424,7 @@ WRITE_COLUMNS: Mapping[str, tuple[DataType, ...]] = {
 
 
 def read_schema(*, headers: bool) -> StructType:
-    """Give the schema of a read.
+    """Return the schema of a read.
 
     Examples
     --------
@@ -542,7 +542,7 @@ class RocketMQSource(DataSource):
 
     @clear_errors
     def schema(self) -> StructType:
-        """Give the columns of a read; Spark asks for them as soon as ``load`` is called."""
+        """Return the columns of a read; Spark asks for them as soon as ``load`` is called."""
         check_names(self._given, READ_OPTIONS)
         return read_schema(headers=include_headers(self._given))
 

@@ -404,7 +404,7 @@ class RangeReader:
     committed: bool = False
 
     def read(self, part: ReadRange) -> Iterator[pa.RecordBatch]:
-        """Give the rows of a range, in order.
+        """Yield the rows of a range, in order.
 
         Raises
         ------

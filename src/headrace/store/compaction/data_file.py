@@ -370,7 +370,7 @@ class DataFile:
         return self
 
     def view(self, start: int, end: int) -> memoryview:
-        """Give bytes without a copy, unchecked."""
+        """Return bytes without a copy, unchecked."""
         mapping = self._data
         if end > len(mapping):
             mapping = _map(self.path)
@@ -383,7 +383,7 @@ class DataFile:
         return mapping[start:end]
 
     def checked(self, start: int, end: int) -> memoryview:
-        """Give bytes without a copy; each is checked before it is given for the first time.
+        """Return bytes without a copy; each is checked before it is given for the first time.
 
         Raises
         ------
@@ -395,7 +395,7 @@ class DataFile:
         return view
 
     def index(self, meta: FileMeta) -> IndexRows:
-        """Give the index, as far as ``meta`` tells.
+        """Return the index, as far as ``meta`` tells.
 
         Raises
         ------
@@ -417,7 +417,7 @@ class DataFile:
     def key_chunks(
         self, meta: FileMeta, mark: bytes, first: int = 0, rows: int = _KEY_ROWS
     ) -> Iterator[tuple[int, KeyRows]]:
-        """Give the key rows from one on, in chunks with the number of their first row.
+        """Yield the key rows from one on, in chunks with the number of their first row.
 
         Raises
         ------
@@ -454,13 +454,13 @@ class DataFile:
         self._data = self._index = _NOTHING
 
     def key_rows(self, meta: FileMeta, mark: bytes, first: int, last: int) -> KeyRows:
-        """Give the key rows from one to before another."""
+        """Return the key rows from one to before another."""
         for _, rows in self.key_chunks(meta, mark, first, last - first):
             return rows
         return np.empty(0, KEY)
 
     def with_derived(self, meta: FileMeta) -> DataFile:
-        """Give the same file with derived files that this process made anew."""
+        """Return the same file with derived files that this process made anew."""
         other = DataFile(self.folder, meta, self._ops, good_from=meta.size)
         other._data, other._verification = self._data, self._verification
         other.trust()

@@ -263,7 +263,7 @@ def read(
 
 
 def units(view: View, first: int, last: int) -> IndexRows:
-    """Give the index rows of the offsets from ``first`` to before ``last``."""
+    """Return the index rows of the offsets from ``first`` to before ``last``."""
     found = []
     for part in view.parts[view.first_part(first) :]:
         if part.meta.first >= last:
@@ -355,7 +355,7 @@ def _choose(
 
 
 def _slices(part: FileView, rows: IndexRows, *, may_stop: bool) -> tuple[list[memoryview], int]:
-    """Give the bytes of rows in front of the first damage, and how many rows these are."""
+    """Return the bytes of rows in front of the first damage, and how many rows these are."""
     if not len(rows):
         return [], 0
     starts = np.ascontiguousarray(rows["at"])
@@ -423,7 +423,7 @@ class LogFiles:
         return error
 
     def new_number(self) -> int:
-        """Give a number that no file of the folder has."""
+        """Return a number that no file of the folder has."""
         with self._lock:
             self._generation += 1
             return self._generation

@@ -20,16 +20,6 @@ from headrace.store.fileops import write_all
 if TYPE_CHECKING:
     from headrace.store.fileops import FileOps
 
-__all__ = [
-    "COPY_NAME",
-    "MANIFEST_NAME",
-    "FileMeta",
-    "Manifest",
-    "decode_checked",
-    "encode_checked",
-    "publish",
-    "read_manifest",
-]
 
 MANIFEST_NAME = "MANIFEST"
 COPY_NAME = "MANIFEST.copy"

@@ -187,7 +187,7 @@ class OffsetMap:
         return done
 
     def latest(self, rows: KeyRows) -> npt.NDArray[np.int64]:
-        """Give the last noted offset of each record's key, −1 for keys that are not here."""
+        """Return the last noted offset of each record's key, −1 for keys that are not here."""
         found = np.empty(len(rows), np.int64)
         for first in range(0, len(rows), _BATCH):
             batch = rows[first : first + _BATCH]
@@ -373,7 +373,7 @@ class UnitRows:
         return len(self.index)
 
     def part(self, first: int, last: int) -> UnitRows:
-        """Give the rows of some of the records."""
+        """Return the rows of some of the records."""
         return UnitRows(self.index[first:last], self.keys[first:last], self.stored[first:last])
 
     @property
@@ -466,7 +466,7 @@ class Horizon:
     retention: int
 
     def stamped(self, index: IndexRows, clean_until: int) -> npt.NDArray[np.int64]:
-        """Give the times when records were met, with those that are met just now."""
+        """Return the times when records were met, with those that are met just now."""
         met: npt.NDArray[np.int64] = index["met"]
         return np.where((met == NOT_MET) & (index["offset"] < clean_until), self.now, met)
 

@@ -262,7 +262,7 @@ class QueueLog:
         )
 
     def units(self, first_offset: int, last_offset: int) -> IndexRows:
-        """Give the index rows of the offsets from the first to before the last."""
+        """Return the index rows of the offsets from the first to before the last."""
         return self._files.ask(lambda view: log_files.units(view, first_offset, last_offset))
 
     def store_time(self, offset: int) -> int:

@@ -70,7 +70,7 @@ class EntryRun:
         return self.position + len(self.content)
 
     def payload(self, entry: Entry) -> memoryview:
-        """Give the records of an entry."""
+        """Return the records of an entry."""
         first = entry.payload_position - self.position
         return self.content[first : first + entry.payload_size]
 
@@ -78,7 +78,7 @@ class EntryRun:
 def stretches(
     path: Path, first: int, size: int, ops: FileOps, *, window: int = WINDOW
 ) -> Iterator[EntryRun]:
-    """Give the entries of a file from one on, and stop at the first that is not intact.
+    """Yield the entries of a file from one on, and stop at the first that is not intact.
 
     The caller knows by the end of the last stretch whether ``size`` was reached.
 
@@ -123,7 +123,7 @@ def _fill(fd: int, buffer: bytearray, filled: int, left: int, position: int, ops
 
 
 def _parse(content: memoryview, position: int) -> tuple[list[Entry], int, int]:
-    """Give the intact entries at the beginning, their bytes, and what the next one needs."""
+    """Return the intact entries at the beginning, their bytes, and what the next one needs."""
     entries: list[Entry] = []
     at = 0
     while (entry := parse_header(content, at, position + at)) is not None:

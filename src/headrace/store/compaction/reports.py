@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.store.reading import ReadStatus
 
-__all__ = ["CompactionReport", "Damage", "Dirt", "QueueLogStatistics", "QueueRead"]
-
 
 @dataclass(frozen=True, slots=True)
 class QueueRead:

@@ -183,7 +183,7 @@ def survey_log(
 
 
 def evidence_of(checkpoint: LoadedCheckpoint | None) -> Evidence | None:
-    """Give what a checkpoint knows of the queues."""
+    """Return what a checkpoint knows of the queues."""
     if checkpoint is None:
         return None
     queues = {

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from headrace.store.entries import Loss
 
-__all__ = ["Finding"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -31,7 +29,7 @@ class Finding:
     losses: tuple[Loss, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Give it as JSON's types.
+        """Return it as JSON's types.
 
         >>> Finding("remark", Path("checkpoint"), "is missing", "costs time").as_json()["text"]
         'is missing'

@@ -65,7 +65,7 @@ class NoCommits:
 
 
 def no_commits_in(records: Buffer) -> list[int]:
-    """Give the offsets of records of a commit topic that are no commits."""
+    """Return the offsets of records of a commit topic that are no commits."""
     view = memoryview(records)
     try:
         starts = record_starts(view).tolist()
@@ -199,7 +199,7 @@ class IntactEntries:
         )
 
     def payload(self, entry: IntactEntry) -> memoryview:
-        """Give the payload of one of the entries."""
+        """Return the payload of one of the entries."""
         at = entry.payload_position - self.entries[0].position
         return self.view[at : at + entry.payload_size]
 
@@ -243,7 +243,7 @@ def find_log_files(folder: Path, ops: FileOps) -> list[LogFile]:
 def walk(
     files: Sequence[LogFile], *, progress: Callable[[int], None] = _untold
 ) -> Iterator[IntactEntries | DamagedRange]:
-    """Give everything that a log holds, in order.
+    """Yield everything that a log holds, in order.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def walk(
 def walk_file(
     file: LogFile, stop: int, progress: Callable[[int], None] = _untold
 ) -> Iterator[IntactEntries | DamagedRange]:
-    """Give what one file holds up to a position."""
+    """Yield what one file holds up to a position."""
     window = Window(file)
     position = file.base
     while position < stop:

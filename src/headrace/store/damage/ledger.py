@@ -188,7 +188,7 @@ class DamageLedger:
         return self._begin
 
     def state_at_begin(self) -> LogState | None:
-        """Give the state with which the log begins, when it is lost and can be told."""
+        """Return the state with which the log begins, when it is lost and can be told."""
         begin = self._begin
         if self.first_offsets is None or self.first_unit != NO_UNIT:
             return None
@@ -202,7 +202,7 @@ class DamageLedger:
         return LogState(0, queues, compacted, epochs)
 
     def next_offsets(self) -> dict[QueueKey, int]:
-        """Give the next offset of every queue."""
+        """Return the next offset of every queue."""
         return {key: queue.next_offset for key, queue in self._queues.items()}
 
     def bear(self, births: Iterable[tuple[QueueKey, int]]) -> None:
@@ -350,7 +350,7 @@ class DamageLedger:
         self.records += entry.records
 
     def _first(self, key: QueueKey, offset: int) -> int:
-        """Give the offset at which a queue begins that is seen for the first time."""
+        """Return the offset at which a queue begins that is seen for the first time."""
         if self.first_offsets is None or key[0] in self._dropped:
             return 0
         self.first_offsets[key] = offset

@@ -474,7 +474,7 @@ class _Rebuilding:
         return files, msgspec.structs.replace(manifest, active=active, log_end=end)
 
     def published(self, files: tuple[FileMeta, ...], manifest: Manifest) -> Manifest:
-        """Give the new manifest.
+        """Return the new manifest.
 
         What is lost at the very end is appended again, if the commit log has it: the end moves
         back to what is there.
@@ -506,7 +506,7 @@ class _Rebuilding:
                 yield from self._restored(meta, begin, end)
 
     def _restored(self, meta: FileMeta, begin: int, end: int) -> Iterator[memoryview]:
-        """Give the records of damaged bytes as the commit log has them."""
+        """Yield the records of damaged bytes as the commit log has them."""
         index = self._index(meta)
         for row in index[(index["at"] >= begin) & (index["at"] < end)]:
             offset, position = int(row["offset"]), int(row["log_position"])

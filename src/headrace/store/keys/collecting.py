@@ -119,7 +119,7 @@ class Collected:
 
 
 def collect(content: memoryview, base: int, start: int) -> Iterator[Collected]:
-    """Give the keys of the records in whole entries of the log, stretch by stretch.
+    """Yield the keys of the records in whole entries of the log, stretch by stretch.
 
     Parameters
     ----------

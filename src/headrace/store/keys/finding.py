@@ -56,7 +56,7 @@ _BYTES = 8 * 1024 * 1024
 def find_compacted(
     reader: Reader, queues: list[QueueKey], query: KeyQuery, log_begin: int
 ) -> list[bytes]:
-    """Give the records that a query asks for and that lie before the log, the newest first."""
+    """Return the records that a query asks for and that lie before the log, the newest first."""
     found: list[tuple[int, int, bytes]] = []
     for queue in queues:
         offset = max(reader.bounds(queue).min_offset, 0)
@@ -225,7 +225,7 @@ class Sidecar:
         return self._count
 
     def find(self, hash_: np.uint64) -> npt.NDArray[np.int64]:
-        """Give the positions of records with a word of this hash, in any order.
+        """Return the positions of records with a word of this hash, in any order.
 
         Raises
         ------
@@ -312,7 +312,7 @@ class KeyIndex:
         ops.make_directory(folder)
 
     def find(self, query: KeyQuery) -> list[bytes]:
-        """Give the newest records that a query asks for, the newest first."""
+        """Return the newest records that a query asks for, the newest first."""
         topic = np.full(1, topic_hash(query.topic.encode()))
         wanted = np.uint64(word_hashes(pa.array([query.word.encode()], pa.binary()), topic)[0])
         found: list[bytes] = []
@@ -329,7 +329,7 @@ class KeyIndex:
         return found[: query.limit]
 
     def _newest_first(self, wanted: np.uint64) -> Iterator[_Positions]:
-        """Give positions of records with a word of this hash, segment by segment."""
+        """Yield positions of records with a word of this hash, segment by segment."""
         *full, last = self._log.segments
         with self._lock:
             self._tail.extend(last, min(last.end, self._catalog.position))
@@ -477,7 +477,7 @@ class _Tail:
             self._runs.append(Collected(joined, newer.end))
 
     def find(self, wanted: np.uint64) -> _Positions:
-        """Give the positions of records with a word of this hash, in any order."""
+        """Return the positions of records with a word of this hash, in any order."""
         return np.concatenate([_of_hash(run.entries, wanted) for run in self._runs] or [_NONE])
 
 

@@ -70,7 +70,7 @@ class EpochTable:
         return self.epochs[after].start if after < len(self.epochs) else log_end
 
     def rows(self) -> list[tuple[int, int, int]]:
-        """Give number, start and mark of each."""
+        """Return number, start and mark of each."""
         return [(each.number, each.start, each.mark) for each in self.epochs]
 
     @classmethod
@@ -98,7 +98,7 @@ class EpochTable:
 
 
 def next_term(epoch: int) -> int:
-    """Give the epoch that a promotion begins.
+    """Return the epoch that a promotion begins.
 
     >>> next_term(3), next_term(1_000_002)
     (1000000, 2000000)

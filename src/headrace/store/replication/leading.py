@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.store.replication.following import Epoch, LogHead
 
-__all__ = ["Replica", "ReplicaBook", "Settled", "PositionVerdict", "judge"]
-
 
 class PositionVerdict(Enum):
     """What a primary thinks of a follower's position."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from headrace.store.log import CommitLog
     from headrace.store.writer import Writer
 
-__all__ = ["LogPort", "SegmentBytes", "read_mark"]
 
 T = TypeVar("T")
 
@@ -83,7 +82,7 @@ class LogPort:
         return LogHead(log, self.epochs, self._log.begin, end, min(newest, end))
 
     def read(self, position: int, max_bytes: int) -> SegmentBytes:
-        """Give what lies behind a position, nothing at the end; who copies it checks it.
+        """Return what lies behind a position, nothing at the end; who copies it checks it.
 
         Raises
         ------

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from headrace.store.maintenance import Upkeep
     from headrace.store.queue_logs import LogKey, QueueLogs
 
-__all__ = ["QueueRebuild", "Rebuilds", "RebuildStage", "read_journal"]
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from headrace.topology import ErrorPolicy
     from headrace.topology.operators.windows import WindowEmit
 
-__all__ = ["WindowedGathered"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -188,8 +187,8 @@ class WindowedGathered(ABC, Generic[K, V]):
 
     @abstractmethod
     def _gathering(self, emit: WindowEmit) -> KeyedStream[K, V]:
-        """Give the stream whose aggregates gather by these windows."""
+        """Return the stream whose aggregates gather by these windows."""
 
     @abstractmethod
     def _table(self, table: Table[K, R]) -> WindowedTable[K, V, R]:
-        """Give the windowed form of a table."""
+        """Return the windowed form of a table."""

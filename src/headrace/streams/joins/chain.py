@@ -54,7 +54,7 @@ def keyed_side(
     made_by: Caller,
     on_error: ErrorPolicy = "fail",
 ) -> Flow:
-    """Give the place behind the operator that sets the side's key.
+    """Return the place behind the operator that sets the side's key.
 
     Two joins that go by the same function share it.
     """

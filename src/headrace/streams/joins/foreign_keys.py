@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from headrace.streams.sources import Flow
     from headrace.topology import ErrorPolicy
 
-__all__ = ["foreign_key_join"]
-
 
 def foreign_key_join(
     kind: Literal["inner", "left"],

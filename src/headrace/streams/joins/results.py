@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from headrace.streams.sources import Flow
     from headrace.streams.stream import Stream
 
-__all__ = ["JoinedStream"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -36,7 +35,7 @@ class JoinedStream(KeyedStream[K, V]):
         self._meetings = meetings
 
     def late(self, *, name: str | None = None) -> Stream[K, Any]:
-        """Give the records of both sides that came too late to be joined, as they were.
+        """Return the records of both sides that came too late to be joined, as they were.
 
         Joins over the same streams, keys and times share them.
 

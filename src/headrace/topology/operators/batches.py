@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from headrace.columns import Schema
     from headrace.serdes import Serde
 
-__all__ = ["BatchSink", "DriverFunction", "ForEachBatch", "SinkDataFrame"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSink(Sink):

@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.topology.tuples import CustomGrouping
 
-__all__ = [
-    "KEY_RANGES",
-    "Bolt",
-    "Grouping",
-    "GroupingKind",
-    "KeyValueBoltNode",
-    "Spout",
-    "StatefulBoltNode",
-    "Subscription",
-    "Tuples",
-]
 
 KEY_RANGES = 256
 """Shares of the keys of a key-value bolt, each of which stays whole when they are moved."""

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from headrace.columns.schema import Schema
     from headrace.serdes import Serde
 
-__all__ = ["WINDOW_COLUMNS", "AggregateColumns", "GroupBy", "Select", "Where", "WindowRows"]
 
 #: Columns that tell the window of a result.
 WINDOW_COLUMNS = ("window_start", "window_end")
@@ -95,7 +94,7 @@ class AggregateColumns(Operator):
         return True
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        """Return the serde of the records that parent number ``port`` sends through a shuffle."""
         del port
         return self.value_serde
 

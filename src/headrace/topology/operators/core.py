@@ -106,7 +106,7 @@ class Operator:
         return False
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        """Return the serde of the records that parent number ``port`` sends through a shuffle."""
         raise NotImplementedError(f"operator {self.name} takes nothing through a shuffle: {port}")
 
     def facts(self) -> list[str]:
@@ -274,7 +274,7 @@ class Aggregate(Operator):
         return self.aggregation.state_serde
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        """Return the serde of the records that parent number ``port`` sends through a shuffle."""
         del port
         return self.aggregation.value_serde
 
@@ -348,7 +348,7 @@ class Intake(Protocol):
     """Where a worker asks for records of an outside system; pickled with the job."""
 
     def take(self, epoch: int, batch: int) -> Taken:
-        """Give the records of a batch; asked again for the same one, the same records.
+        """Return the records of a batch; asked again for the same one, the same records.
 
         A batch that follows says that the one before is committed; a new epoch, that everything
         behind the last committed batch comes again.
@@ -369,7 +369,7 @@ class Outlet(Protocol):
         """Make sure that all of the batch is there."""
 
     def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
-        """Give what the outside did not take, after the flush, in the columns of an intake."""
+        """Return what the outside did not take, after the flush, in the columns of an intake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -481,7 +481,7 @@ class Through(Sink):
         return self.keyed
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        """Return the serde of the records that parent number ``port`` sends through a shuffle."""
         del port
         return self.value_serde
 

@@ -10,8 +10,6 @@ from headrace.topology.operators.core import Function, Operator, RecordFunction
 if TYPE_CHECKING:
     from headrace.serdes import Serde
 
-__all__ = ["Branch", "MapAsync", "Merge", "Output", "Repartition"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge(Operator):
@@ -23,7 +21,7 @@ class Merge(Operator):
     value_serde: Serde[Any]
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        """Return the serde of the records that parent number ``port`` sends through a shuffle."""
         del port
         return self.value_serde
 
@@ -75,7 +73,7 @@ class Repartition(Operator):
         return not self.evenly and self.partitions is None
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        """Return the serde of the records that parent number ``port`` sends through a shuffle."""
         del port
         return self.value_serde
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.topology.low_level import Processor, StateSpec, TimerSpec
 
-__all__ = ["KeyedProcess", "Process"]
 
 _MS = timedelta(milliseconds=1)
 _STEPS = (1000, 500, 200, 100, 50, 20, 10, 5, 2, 1)
@@ -55,7 +54,7 @@ class KeyedProcess(Process):
         return False
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        """Return the serde of the records that parent number ``port`` sends through a shuffle."""
         del port
         return self.value_serde
 
@@ -77,11 +76,11 @@ class KeyedProcess(Process):
 
 
 def step_of(step: timedelta) -> int:
-    """Give a timer's step in ms."""
+    """Return a timer's step in ms."""
     return max(1, step // _MS)
 
 
 def ttl_step(ttl: timedelta) -> int:
-    """Give the grid, in ms, on which entries that live so long go: a hundredth, 1 s at most."""
+    """Return the grid, in ms, on which entries that live so long go: a hundredth, 1 s at most."""
     hundredth = ttl // _MS // 100
     return next((step for step in _STEPS if step <= hundredth), 1)

@@ -44,7 +44,7 @@ class SidesJoin(Operator):
     alone: frozenset[int] = frozenset()
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of one side's records."""
+        """Return the serde of one side's records."""
         return self.right_serde if port else self.left_serde
 
     def facts(self) -> list[str]:
@@ -209,7 +209,7 @@ class KeepTable(Operator):
     value_serde: Serde[Any]
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of the changes."""
+        """Return the serde of the changes."""
         del port
         return self.value_serde
 
@@ -250,7 +250,7 @@ class _TwoSided(Operator):
     takes_key: bool = False
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of one side's records."""
+        """Return the serde of one side's records."""
         return self.right_serde if port else self.left_serde
 
 
@@ -319,7 +319,7 @@ class ForeignKeyRequests(Operator):
         return False
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of the rows."""
+        """Return the serde of the rows."""
         del port
         return self.value_serde
 

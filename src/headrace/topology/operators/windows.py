@@ -20,14 +20,6 @@ if TYPE_CHECKING:
         Windows,
     )
 
-__all__ = [
-    "CountWindow",
-    "SessionWindow",
-    "SlidingWindow",
-    "TimeWindow",
-    "WindowAggregate",
-    "WindowEmit",
-]
 
 WindowEmit = Literal["close", "update"]
 
@@ -48,7 +40,7 @@ class WindowAggregate(Operator):
     grace: int = 0
 
     def input_serde(self, port: int) -> Serde[Any]:
-        """Give the serde of the records that parent number ``port`` sends through a shuffle."""
+        """Return the serde of the records that parent number ``port`` sends through a shuffle."""
         del port
         return self.value_serde
 

@@ -137,7 +137,7 @@ def cluster_client(config: Config) -> httpx.Client:
 
 
 def cluster_url(config: Config, path: str) -> str:
-    """Give the URL of a path of the cluster."""
+    """Return the URL of a path of the cluster."""
     return f"{config['url'].rstrip('/')}/{path}"
 
 
@@ -177,7 +177,7 @@ class ElasticsearchSourceTask(SourceTask):
         self._next = float("-inf")
 
     def poll(self) -> Sequence[SourceRecord] | None:
-        """Give the next documents."""
+        """Return the next documents."""
         wait = self._next - time.monotonic()
         if wait > 0:
             self.context.stopping.wait(min(wait, 0.5))

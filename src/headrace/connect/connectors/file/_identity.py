@@ -50,7 +50,7 @@ class LineFormat:
         self._quick = self._bytes or self._encoding in {"utf-8", "utf-8-sig"}
 
     def end(self, data: bytes, most: int | None = None) -> int:
-        """Give the length of the whole lines in some bytes, ``most`` of them at most."""
+        """Return the length of the whole lines in some bytes, ``most`` of them at most."""
         end = self._last(data)
         if most is None or self._count(data[:end]) <= most:
             return end
@@ -165,7 +165,7 @@ class FilePosition:
 
     @classmethod
     def at_end(cls, path: Path) -> FilePosition:
-        """Give the place behind all that a file holds."""
+        """Return the place behind all that a file holds."""
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             state = os.fstat(file)
@@ -205,7 +205,7 @@ class Proof:
         self._tail = (self._tail + read[-_TAIL:])[-_TAIL:]
 
     def digest(self) -> str:
-        """Give it as short text."""
+        """Return it as short text."""
         return hashlib.blake2b(self._head + b"\0" + self._tail, digest_size=8).hexdigest()
 
 
@@ -228,7 +228,7 @@ def is_past_of(name: str, live: str) -> bool:
 
 
 def history(path: Path) -> list[Path]:
-    """Give the rotated pasts of a file, the oldest first, and the file itself if it is there."""
+    """Return the rotated pasts of a file, the oldest first, and the file itself if it is there."""
     try:
         beside = [one for one in path.parent.iterdir() if is_past_of(one.name, path.name)]
     except FileNotFoundError:

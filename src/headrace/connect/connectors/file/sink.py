@@ -245,7 +245,7 @@ class FileSinkTask(SinkTask):
         self._progress = Progress(self.offsets())
 
     def offsets(self) -> dict[Queue, int]:
-        """Give what the side files of all tasks keep: queues may have moved among them."""
+        """Return what the side files of all tasks keep: queues may have moved among them."""
         kept = (CommittedOutput.read(side) for side in _sides(Path(self._name)))
         return newest(one.offsets.mapping() for one in kept if one is not None)
 
@@ -283,7 +283,7 @@ class FileSinkTask(SinkTask):
 
 
 def _sides(path: Path) -> list[Path]:
-    """Give the side files of all tasks of a connector."""
+    """Return the side files of all tasks of a connector."""
     pattern = "*".join(map(glob.escape, side_of(path).name.split(_TASK)))
     return sorted(path.parent.glob(pattern))
 

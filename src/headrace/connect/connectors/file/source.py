@@ -106,7 +106,7 @@ class FileReader:
         return FilePosition(self._position, self.inode, self._proof.digest())
 
     def read(self) -> FileLines | None:
-        """Give the whole lines that were appended, or ``None``; a torn last line waits.
+        """Return the whole lines that were appended, or ``None``; a torn last line waits.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class FileReader:
         return self._taken(data[:end]) if end else None
 
     def rest(self) -> FileLines | None:
-        """Give a last line that lacks its end; Caller: whoever knows that nobody writes on."""
+        """Return a last line that lacks its end; Caller: whoever knows that nobody writes on."""
         data = self._read()
         return self._taken(data) if data else None
 
@@ -221,7 +221,7 @@ class FileFollower:
         return reader is not None and not self.path.exists() and reader.quiet(_ABANDONED)
 
     def read(self) -> FileLines | None:
-        """Give the next whole lines, or ``None`` when there are none now."""
+        """Return the next whole lines, or ``None`` when there are none now."""
         reader = self._reader or self._opened()
         if reader is None:
             return None
@@ -331,7 +331,7 @@ class FileSourceTask(SourceTask):
         self._latest = False
 
     def poll(self) -> SourceBatch | None:
-        """Give the next lines of the file whose turn it is."""
+        """Return the next lines of the file whose turn it is."""
         if self._gone:
             return self._forgotten(self._gone.popleft())
         if time.monotonic() - self._looked >= self._discovery:
@@ -439,7 +439,7 @@ def _is_pattern(name: str) -> bool:
 
 
 def _paths(files: Sequence[str], known: Iterable[str]) -> dict[str, bool]:
-    """Give the paths to follow, and for each whether its rotated pasts count as input too."""
+    """Return the paths to follow, and for each whether its rotated pasts count as input too."""
     found = {name: False for name in files if not _is_pattern(name)}
     matched = {
         name

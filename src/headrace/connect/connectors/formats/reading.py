@@ -104,7 +104,7 @@ def _compression(name: str) -> str | None:
 
 
 def read_rows(file: Readable, kind: str, first: int, how: Reading) -> Iterator[Rows]:
-    """Give the rows of a file from one on, in pieces.
+    """Yield the rows of a file from one on, in pieces.
 
     Raises
     ------
@@ -179,7 +179,10 @@ def _texts(
     *,
     all_of_them: bool,
 ) -> dict[str, pa.DataType]:
-    """Give the columns that are text; one that begins with nothing but nulls has to be something."""
+    """Return the columns that are text.
+
+    One that begins with nothing but nulls has to be something.
+    """
     with _stream(file) as stream, pa_csv.open_csv(stream, reading, parsing) as rows:
         return {
             field.name: pa.string()

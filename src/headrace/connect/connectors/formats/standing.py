@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-__all__ = ["ReadyFile", "FileProgress", "is_unfinished"]
-
 _UNFINISHED = (".tmp", ".part", ".partial", ".inprogress", ".crc", ".swp")
 
 
@@ -60,7 +58,7 @@ class FileProgress:
         return self.size is None or (self.size, self.modified) == (found.size, found.modified)
 
     def goes_on(self, found: ReadyFile, *, appendable: bool) -> int | None:
-        """Give the row at which to go on in a file; ``None`` when all of it has been read.
+        """Return the row at which to go on in a file; ``None`` when all of it has been read.
 
         A file of lines that grew was appended to.  Any other change makes it a new file.
         """

@@ -54,7 +54,7 @@ class LedgerFiles(Protocol):
     """Where the segments lie."""
 
     def read(self, name: str) -> bytes | None:
-        """Give a file; ``None`` where there is none."""
+        """Return a file; ``None`` where there is none."""
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file so that it is there whole, whatever comes after."""
@@ -63,7 +63,7 @@ class LedgerFiles(Protocol):
         """Remove a file, if it is there."""
 
     def names(self) -> Iterable[str]:
-        """Give the names of all files."""
+        """Return the names of all files."""
 
     def __str__(self) -> str:
         """Name the place."""
@@ -203,11 +203,11 @@ class FileLedger:
         return done
 
     def standing(self, name: str) -> FileProgress | None:
-        """Give how far a file was read that :meth:`are_done` did not tell to be done."""
+        """Return how far a file was read that :meth:`are_done` did not tell to be done."""
         return self._news.get(name)
 
     def missing(self, there: Collection[str]) -> list[str]:
-        """Give the files that are remembered and are not there."""
+        """Return the files that are remembered and are not there."""
         if not self._view.num_rows:
             return []
         names = _names(self._view)
@@ -366,7 +366,7 @@ class FilesTask(SourceTask):
 
     @abstractmethod
     def name_of(self, partition: Position) -> str | None:
-        """Give the file that a partition of the source names; None: none of this source's."""
+        """Return the file that a partition of the source names; None: none of this source's."""
 
     @abstractmethod
     def ledger_files(self) -> LedgerFiles:
@@ -407,7 +407,7 @@ class FilesTask(SourceTask):
         self._pieces: Iterator[tuple[ReadyFile, Rows, FileProgress]] = iter(())
 
     def poll(self) -> SourceBatch | Sequence[SourceRecord] | None:
-        """Give the next rows of the file that is being read, or of the next one."""
+        """Return the next rows of the file that is being read, or of the next one."""
         if self._notes:
             return self._note(*self._notes.popleft())
         piece = next(self._pieces, None)
@@ -449,7 +449,7 @@ class FilesTask(SourceTask):
             self._fold()
 
     def _recorded(self) -> dict[str, FileProgress]:
-        """Give the standings of the task's files that the commit record has."""
+        """Return the standings of the task's files that the commit record has."""
         found = {}
         for partition, offset in self.context.offsets.all():
             name = self.name_of(partition)
@@ -524,7 +524,7 @@ class FilesTask(SourceTask):
         except DeserializationError as error:
             if self._config["bad.files"] == "fail":
                 raise
-            self.context.logger.error("a file is passed over: %s", error)  # noqa: TRY400
+            self.context.logger.error("a file is passed over: %s", error)
             self._standings[found.name] = FileProgress(0, found.size, found.modified, done=True)
 
     def _pieces_of(

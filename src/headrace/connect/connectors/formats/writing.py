@@ -13,8 +13,6 @@ from headrace.connect.columns import json_texts
 from headrace.connect.connectors.texts import as_json, lines_of
 from headrace.errors import SerializationError
 
-__all__ = ["WRITERS", "as_written", "column_of", "joined", "write_rows"]
-
 
 def column_of(values: Sequence[Any], kind: str) -> pa.Array:
     """Turn values into the column that a format writes; for JSON lines, one of JSON.
@@ -35,7 +33,7 @@ def column_of(values: Sequence[Any], kind: str) -> pa.Array:
 
 
 def as_written(column: pa.Array, kind: str) -> pa.Array:
-    """Give the column that a format writes of one; for JSON lines, one of JSON.
+    """Return the column that a format writes of one; for JSON lines, one of JSON.
 
     >>> as_written(pa.array([{"a": 1.0}, None, {"a": None}]), "jsonl").to_pylist()
     [b'{"a":1.0}', b'null', b'{"a":null}']

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any
 
-__all__ = ["Arrival", "Inbox", "InboxFullError", "answer"]
-
 _REMEMBERED = 10_000
 
 
@@ -80,7 +78,7 @@ class Inbox:
         return waiting
 
     def take(self, most: int, timeout: float) -> list[Arrival]:
-        """Give requests in the order in which they came; whole ones, one at least."""
+        """Return requests in the order in which they came; whole ones, one at least."""
         with self._changed:
             if not self._fresh:
                 self._changed.wait(timeout)

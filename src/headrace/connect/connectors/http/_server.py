@@ -26,7 +26,6 @@ from headrace.watched import watched_thread
 if TYPE_CHECKING:
     from headrace.connect import Secret
 
-__all__ = ["Rules", "Server"]
 
 _PATIENCE = 5.0
 

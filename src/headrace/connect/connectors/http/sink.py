@@ -30,8 +30,6 @@ from headrace.connect.connectors.sending import (
 )
 from headrace.connect.connectors.texts import as_json, as_text
 
-__all__ = ["HttpSinkConnector", "HttpSinkTask"]
-
 _CONTENT = {
     "array": "application/json",
     "lines": "application/x-ndjson",

@@ -267,7 +267,7 @@ class HttpSourceTask(SourceTask):
         return self._server.port
 
     def poll(self) -> Sequence[SourceRecord]:
-        """Give what has arrived."""
+        """Return what has arrived."""
         for failure in (self._inbox.failure, self._server.failure):
             if failure is not None:
                 raise failure

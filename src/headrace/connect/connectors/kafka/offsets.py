@@ -22,8 +22,6 @@ from headrace.connect import Config, Queue
 from headrace.connect.connectors.kafka.settings import client_settings
 from headrace.errors import RequestTimeoutError
 
-__all__ = ["OffsetLog", "KeptOffset", "key_of", "owners"]
-
 _ANSWER = 30.0
 _NEW = frozenset(
     {

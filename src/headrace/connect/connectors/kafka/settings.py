@@ -12,8 +12,6 @@ from confluent_kafka.admin import AdminClient
 from headrace.connect import Config, Secret, declare, key
 from headrace.errors import ConnectionFailedError
 
-__all__ = ["KAFKA_KEYS", "check_answers", "client_settings", "is_outage", "unreachable"]
-
 _PREFIX = "kafka."
 #: How long a probe waits for an answer, s.
 _ANSWER = 3.0

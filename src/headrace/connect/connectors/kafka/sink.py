@@ -42,7 +42,6 @@ from headrace.errors import FencedError, ProcessingError
 if TYPE_CHECKING:
     from headrace.connect.records import Position
 
-__all__ = ["KafkaSinkConnector", "KafkaSinkTask"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -224,7 +223,7 @@ class KafkaSinkTask(SinkTask):
                 raise self._fenced(f"generation {standing.generation} has {queue}")
 
     def offsets(self) -> Mapping[Queue, int] | None:
-        """Give the offsets that Kafka keeps."""
+        """Return the offsets that Kafka keeps."""
         if not self._exactly:
             return None
         queues = self.context.queues
@@ -368,7 +367,7 @@ class KafkaSinkTask(SinkTask):
         raise self._fenced(str(error)) from error
 
     def _told(self, error: KafkaException) -> Exception:
-        """Give what is raised of a failure: after an outage the same call is made again."""
+        """Return what is raised of a failure: after an outage the same call is made again."""
         return unreachable(self._config, error) if is_outage(error.args[0]) else error
 
     def _attempt(
@@ -530,7 +529,7 @@ class KafkaSinkConnector(SinkConnector):
 
 
 def offset_log(config: Config, connector: str) -> OffsetLog:
-    """Give the topic that keeps a sink's offsets."""
+    """Return the topic that keeps a sink's offsets."""
     return OffsetLog(config, config["offsets.topic"] or f"headrace-connect-offsets-{connector}")
 
 
@@ -585,7 +584,7 @@ def _rows_below(batch: SinkBatch, offset: int) -> int:
 def _below(
     gathered: Iterable[SinkRecord | SinkBatch], ends: Mapping[Queue, int]
 ) -> list[SinkRecord | SinkBatch]:
-    """Give what stands below the ends of its queues."""
+    """Return what stands below the ends of its queues."""
     found: list[SinkRecord | SinkBatch] = []
     for one in gathered:
         end = ends.get(one.queue, 0)

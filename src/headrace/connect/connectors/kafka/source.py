@@ -49,7 +49,6 @@ from headrace.errors import StateError
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["KafkaSourceConnector", "KafkaSourceTask"]
 
 _SHARE = "task.partitions"
 _RAW = BYTES.as_optional()
@@ -151,7 +150,7 @@ class KafkaSourceTask(SourceTask):
         self._consumer.assign([self._place(topic, number) for topic, number in share])
 
     def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
-        """Give what is new of one partition after the other."""
+        """Return what is new of one partition after the other."""
         if not self._read:
             self._read_on()
         return self._read.popleft() if self._read else None

@@ -11,7 +11,6 @@ from headrace.connect.connectors.sql import TableName
 if TYPE_CHECKING:
     from headrace.connect.connectors.postgres.connection import Connection
 
-__all__ = ["TableInfo", "find_tables", "is_pattern", "qualified", "quoted", "table_info"]
 
 _TABLES = """
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -68,7 +67,7 @@ def find_tables(
     *,
     views: bool,
 ) -> list[TableName]:
-    """Give the tables that match one of the names or patterns, and none of the others."""
+    """Return the tables that match one of the names or patterns, and none of the others."""
     kinds = ["r", "p", *(["v", "m", "f"] if views else [])]
     wanted = [str(qualified(name)) for name in include]
     unwanted = [str(qualified(name)) for name in exclude]

@@ -14,15 +14,6 @@ from psycopg import conninfo
 from headrace.connect import Config, Secret, at_least, declare, key
 from headrace.errors import ConnectionFailedError, ConnectorConfigError
 
-__all__ = [
-    "CONNECTION_KEYS",
-    "Connection",
-    "connect",
-    "connection_words",
-    "is_outage",
-    "outages_told",
-]
-
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 CONNECTION_KEYS = declare(

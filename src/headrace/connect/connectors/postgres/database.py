@@ -83,7 +83,7 @@ _BY_TYPE: Mapping[Type, str] = {
 
 
 def column_type(schema: Schema) -> str:
-    """Give the type of a column for values of a schema.
+    """Return the type of a column for values of a schema.
 
     >>> from headrace.connect.schema import INT64, array, decimal
     >>> column_type(decimal(2)), column_type(array(INT64))
@@ -97,7 +97,7 @@ def column_type(schema: Schema) -> str:
 
 
 def value_adapter(kind: str) -> Callable[[Any], Any] | None:
-    """Give what turns a value into one for a column of this type; ``None``: it is one already."""
+    """Return what turns a value into one for a column of this type; ``None``: it is one already."""
     if kind in {"json", "jsonb"}:
         return _document
     if kind in {"text", "character varying", "character"}:
@@ -295,7 +295,7 @@ class RowReader:
         self._kinds = None if logical or None in kinds or not columns else kinds
 
     def value(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Give a row, as the driver loaded it, as a struct; cells behind the columns are left."""
+        """Return a row, as the driver loaded it, as a struct; cells behind the columns are left."""
         found = dict(zip(self._names, row, strict=False))
         for name, convert in self._converts:
             cell = found[name]
@@ -304,7 +304,10 @@ class RowReader:
         return found
 
     def struct(self, rows: Sequence[Sequence[Any]]) -> pa.StructArray | None:
-        """Give rows, as the driver loaded them, as structs in a column; None: not all types can be."""
+        """Return rows, as the driver loaded them, as structs in a column.
+
+        None: not all types can be.
+        """
         if self._kinds is None:
             return None
         cells = zip(*rows, strict=True)
@@ -314,17 +317,17 @@ class RowReader:
         return pa.StructArray.from_arrays(columns, self._names)
 
     def struct_key(self, structs: pa.StructArray) -> pa.StructArray | None:
-        """Give the keys of structs in a column; ``None`` where the table has none."""
+        """Return the keys of structs in a column; ``None`` where the table has none."""
         if not self.keys:
             return None
         return pa.StructArray.from_arrays([structs.field(name) for name in self.keys], self.keys)
 
     def key(self, value: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Give the key of a struct; ``None`` where the table has none."""
+        """Return the key of a struct; ``None`` where the table has none."""
         return {name: value[name] for name in self.keys} if self.keys else None
 
     def loaders(self, connection: Connection) -> list[Callable[[bytes], Any]]:
-        """Give what loads the text of each column, as the connection itself does."""
+        """Return what loads the text of each column, as the connection itself does."""
         transformer = Transformer(connection)
         return [transformer.get_loader(one.type_oid, pq.Format.TEXT).load for one in self.columns]
 
@@ -416,12 +419,12 @@ class PostgresDatabase(SqlDatabase):
         return TableLayout(table, dict(rows)) if rows else None
 
     def column_type(self, schema: Schema, *, key: bool) -> str:
-        """Give the type of a new column for values of this schema."""
+        """Return the type of a new column for values of this schema."""
         del key
         return column_type(schema)
 
     def adapter(self, column_type: str) -> Adapter | None:
-        """Give what turns values into those that a column of this type takes."""
+        """Return what turns values into those that a column of this type takes."""
         return value_adapter(column_type)
 
     def judge(self, error: BaseException) -> Verdict:

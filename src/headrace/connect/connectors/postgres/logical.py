@@ -57,7 +57,7 @@ def snapshot(
     options: TypeBook,
     most: int,
 ) -> Iterator[Sequence[SourceRecord] | SourceBatch]:
-    """Give every row as it was when the slot was made, so many at once at most.
+    """Yield every row as it was when the slot was made, so many at once at most.
 
     Only the last record's position says that the snapshot is whole: a task that dies before that
     was committed takes a new one.
@@ -111,7 +111,7 @@ def _rows(
 def _given(
     made: _Rows, partition: Position, offset: Position, *, on_the_way: Position | None = None
 ) -> Sequence[SourceRecord] | SourceBatch:
-    """Give rows that are behind a position as a whole, and on the way to it before."""
+    """Return rows that are behind a position as a whole, and on the way to it before."""
     if isinstance(made, MadeColumns):
         return made.placed(partition, offset)
     places = [on_the_way or offset] * (len(made) - 1) + [offset]
@@ -323,7 +323,7 @@ class LogicalFeed:
         self._reported = 0.0
 
     def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
-        """Give rows of the snapshot, then changes."""
+        """Return rows of the snapshot, then changes."""
         with outages_told():
             if not self._is_connected:
                 self._reconnect()

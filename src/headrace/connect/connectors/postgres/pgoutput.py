@@ -395,7 +395,7 @@ class ReplicationConnection:
             raise psycopg.OperationalError(result.error_message.decode(errors="replace").strip())
 
     def messages(self, wait: float) -> Iterator[XLogData | KeepAlive]:
-        """Give what has arrived; wait at most so many seconds for the first of it."""
+        """Yield what has arrived; wait at most so many seconds for the first of it."""
         deadline = time.monotonic() + wait
         while True:
             length, data = self._pg.get_copy_data(1)

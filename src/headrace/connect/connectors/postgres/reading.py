@@ -209,7 +209,7 @@ class WindowReader:
         return self._stream is not None
 
     def read(self, limit: int) -> list[SourceRecord]:
-        """Give what is new, in parts; nothing while there is nothing, or while it must wait."""
+        """Return what is new, in parts; nothing while there is nothing, or while it must wait."""
         if self._stream is None and not self._begun():
             return []
         assert self._stream is not None
@@ -448,7 +448,7 @@ class IncrementalFeed:
         self._open()
 
     def poll(self) -> Sequence[SourceRecord] | None:
-        """Give what is new in one of the tables."""
+        """Return what is new in one of the tables."""
         with outages_told():
             if self._connection is None:
                 self._open()
@@ -522,7 +522,7 @@ class IncrementalFeed:
 
 
 def topic_of(config: Config, table: TableName) -> str:
-    """Give the topic of a table."""
+    """Return the topic of a table."""
     text: str = config["topic.format"]
     named = text.replace("${table}", table.name).replace("${schema}", table.schema or "")
     return f"{config['topic.prefix']}{named}"

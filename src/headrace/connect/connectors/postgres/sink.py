@@ -29,8 +29,6 @@ from headrace.connect.connectors.sql import (
 if TYPE_CHECKING:
     from headrace.connect.records import Position
 
-__all__ = ["PostgresSinkConnector", "PostgresSinkTask"]
-
 
 class PostgresSinkTask(SqlSinkTask):
     """Writes rows and offsets to PostgreSQL in one transaction per batch."""

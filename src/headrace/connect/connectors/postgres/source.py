@@ -272,7 +272,7 @@ class RecordFeed(Protocol):
     """Where a task's records come from."""
 
     def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
-        """Give what is new."""
+        """Return what is new."""
 
     def commit(self) -> None:
         """Learn that records were committed."""
@@ -294,7 +294,7 @@ class PostgresSourceTask(SourceTask):
             self._feed = kind(config, tables, self.context)
 
     def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
-        """Give what is new."""
+        """Return what is new."""
         assert self._feed is not None
         return self._feed.poll()
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from headrace.connect.connectors.postgres.pgoutput import Begin, Row
     from headrace.connect.records import Position
 
-__all__ = ["Made", "MadeColumns", "ChangeTime", "Translator"]
 
 Value = dict[str, Any]
 
@@ -66,7 +65,7 @@ class ChangeTime:
 
     @classmethod
     def of(cls, begin: Begin) -> ChangeTime:
-        """Give the moment of a transaction."""
+        """Return the moment of a transaction."""
         return cls(begin.commit_lsn, begin.timestamp_ms, begin.xid)
 
 
@@ -82,7 +81,7 @@ class Made:
     timestamp_ms: int | None
 
     def placed(self, partition: Position, offset: Position) -> SourceRecord:
-        """Give the record, at its place."""
+        """Return the record, at its place."""
         return SourceRecord(
             partition=partition,
             offset=offset,
@@ -107,7 +106,7 @@ class MadeColumns:
     timestamp_ms: pa.Array
 
     def placed(self, partition: Position, offset: Position) -> SourceBatch:
-        """Give the records, which have one place."""
+        """Return the records, which have one place."""
         return SourceBatch(
             partition=partition,
             offset=offset,

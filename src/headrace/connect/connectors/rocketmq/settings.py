@@ -47,7 +47,7 @@ def is_internal(name: str) -> bool:
 
 
 def replicated_topics(wanted: list[str], admin: Admin) -> list[str]:
-    """Give the topics of the other cluster that names and patterns mean."""
+    """Return the topics of the other cluster that names and patterns mean."""
     info = admin.cluster_info()
     # Stock brokers have topics that are called like themselves and like their cluster.
     names = {*info.broker_addr_table, *info.cluster_addr_table}
@@ -87,7 +87,7 @@ class Renaming:
         )
 
     def __call__(self, topic: str) -> str:
-        """Give the name at the goal."""
+        """Return the name at the goal."""
         found = self.pattern.fullmatch(topic) if self.pattern is not None else None
         if found is not None:
             return found.expand(self.replacement)
@@ -197,7 +197,7 @@ def client_settings(config: Config) -> ClientSettings:
 
 
 def connected(config: Config) -> Client:
-    """Give a client of the other cluster."""
+    """Return a client of the other cluster."""
     return Client(config["rocketmq.namesrv"], client_settings(config))
 
 
@@ -215,7 +215,7 @@ def check_answers(config: Config) -> None:
 
 
 def remote_name(config: Config, client: Client) -> str:
-    """Give the other cluster's name.
+    """Return the other cluster's name.
 
     Raises
     ------

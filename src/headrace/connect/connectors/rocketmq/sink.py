@@ -74,7 +74,7 @@ def carried(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def carried_raw(raw: bytes) -> tuple[str | None, dict[str, str]]:
-    r"""Give the key of a message where it is text, and the other properties that go along.
+    r"""Return the key of a message where it is text, and the other properties that go along.
 
     A key that is no text stays among the properties, as it stands there.
 
@@ -112,7 +112,7 @@ class Circles:
         self._there = there
 
     def marked(self, properties: dict[str, str]) -> dict[str, str] | None:
-        """Give the properties with the mark; ``None`` where the record must not go on."""
+        """Return the properties with the mark; ``None`` where the record must not go on."""
         origin = properties.get(ORIGIN)
         if origin is None:
             return {**properties, ORIGIN: self._here}
@@ -224,7 +224,7 @@ class MessageSender:
     # What an earlier life has sent
 
     def sent_before(self, queues: Collection[MessageQueue]) -> set[Place]:
-        """Give the records that stand in these queues, as far as they may be in doubt."""
+        """Return the records that stand in these queues, as far as they may be in doubt."""
         if not self.marks or not queues:
             return set()
         bounds: dict[MessageQueue, int] = {}
@@ -237,7 +237,10 @@ class MessageSender:
         return set().union(*found)
 
     def _groups(self, topics: Collection[str]) -> set[str]:
-        """Give the groups of all tasks that there ever were: one of them may have had our queues."""
+        """Return the groups of all tasks that there ever were.
+
+        One of them may have had our queues.
+        """
         admin = Admin(self.client)
         return {
             group
@@ -247,7 +250,7 @@ class MessageSender:
         }
 
     def _tail(self, one: MessageQueue, bound: int) -> set[Place]:
-        """Give the records behind a bound; it becomes the end that is known."""
+        """Return the records behind a bound; it becomes the end that is known."""
         begin, end = self._consumer.begin_offset(one), self._consumer.end_offset(one)
         found: set[Place] = set()
         begin = max(begin, bound)
@@ -523,7 +526,7 @@ class RocketMQSinkTask(SinkTask):
         )
 
     def _queues_of(self, topic: str) -> list[MessageQueue]:
-        """Give the queues of a topic there, once what stands in them is known."""
+        """Return the queues of a topic there, once what stands in them is known."""
         if topic not in self._queues:
             assert self._sender is not None
             queues, there = self._sender.trying(lambda: self._known(topic))
@@ -553,7 +556,7 @@ class RocketMQSinkTask(SinkTask):
         return queues
 
     def _wanted(self, topic: str) -> int:
-        """Give the number of queues here, as far as this task sees them."""
+        """Return the number of queues here, as far as this task sees them."""
         numbers = {
             one.queue_id for one in self.context.queues if self._renaming(one.topic) == topic
         }

@@ -124,7 +124,7 @@ class QueueReader:
         self._thread.start()
 
     def take(self, seconds: float) -> PullResult | None:
-        """Give the next block of any queue; ``None`` where none comes in time.
+        """Return the next block of any queue; ``None`` where none comes in time.
 
         Raises
         ------
@@ -191,7 +191,7 @@ class QueueReader:
     async def _results(
         self, consumer: AsyncPullConsumer, one: MessageQueue, offset: int
     ) -> AsyncIterator[PullResult]:
-        """Give what one pull finds, and what stands behind it as long as that is much."""
+        """Yield what one pull finds, and what stands behind it as long as that is much."""
         result = await consumer.pull(one, offset, max_bytes=_BLOCK_BYTES, wait=_HELD_BACK)
         if result.status is PullStatus.OFFSET_MOVED:
             self._check_loss(result, offset)
@@ -333,7 +333,7 @@ class RocketMQSourceTask(SourceTask):
         self._reader.start()
 
     def poll(self) -> SourceBatch | None:
-        """Give what one of the queues holds."""
+        """Return what one of the queues holds."""
         assert self._reader is not None
         if self._moved:
             return self._moved.popleft()
@@ -383,7 +383,7 @@ class RocketMQSourceTask(SourceTask):
         return begins | self._consumer.offsets_for_time(new, since)
 
     def _since(self) -> datetime | None:
-        """Give the time from which on queues are read that were never read."""
+        """Return the time from which on queues are read that were never read."""
         start = self._config["start.from"]
         if start != _LAST:
             return None if start == _FIRST else _time(start)
@@ -479,7 +479,10 @@ class RocketMQSourceConnector(SourceConnector):
             self._client.close()
 
     def _look(self) -> frozenset[MessageQueue]:
-        """Give all queues that there ever were: one that is gone may come back with its broker."""
+        """Return all queues that there ever were.
+
+        One that is gone may come back with its broker.
+        """
         self._seen |= {MessageQueue(*one[:3]) for one in self._queues()}
         return frozenset(self._seen)
 

@@ -13,8 +13,6 @@ from pyarrow import fs
 from headrace.connect import Config, ConfigProblem, Secret, between, declare, key, matching
 from headrace.errors import ConnectionFailedError, ConnectorConfigError
 
-__all__ = ["S3_KEYS", "Bucket", "connection_problems", "failure_of", "outage_of"]
-
 _GROUP = "S3"
 
 S3_KEYS = declare(
@@ -98,7 +96,7 @@ class Bucket:
             raise ConnectorConfigError(message, hint="Make it, or correct bucket or endpoint.")
 
     def path(self, key: str) -> str:
-        """Give the path that Arrow knows an object by."""
+        """Return the path that Arrow knows an object by."""
         return f"{self.name}/{key}"
 
 
@@ -154,7 +152,7 @@ def failure_of(error: OSError, what: str) -> ConnectorConfigError | ConnectionFa
 
 
 def outage_of(error: OSError, what: str) -> Exception | None:
-    """Give the failure where it is the storage that failed; ``None`` where it is the content.
+    """Return the failure where it is the storage that failed; ``None`` where it is the content.
 
     >>> outage_of(OSError("zlib inflate failed"), "a.gz") is None
     True

@@ -190,7 +190,7 @@ class Folders:
     def of_rows(
         self, columns: Mapping[str, Sequence[Any]], times: Sequence[int | None]
     ) -> Iterator[str | SchemaError]:
-        """Give the folder of each row, or what is wrong with the row.
+        """Yield the folder of each row, or what is wrong with the row.
 
         Parameters
         ----------
@@ -249,7 +249,7 @@ def _name(value: Any) -> str:
 
 
 def field_of(value: Any, name: str) -> Any:
-    """Give a field of a value; dots lead into structs within, and what is missing is ``None``.
+    """Return a field of a value; dots lead into structs within, and what is missing is ``None``.
 
     >>> field_of({"a": {"b": 7}}, "a.b"), field_of("text", "a")
     (7, None)
@@ -260,7 +260,7 @@ def field_of(value: Any, name: str) -> Any:
 
 
 def field_of_column(column: pa.Array, name: str) -> Sequence[Any]:
-    """Give a field of every value of a column.
+    """Return a field of every value of a column.
 
     >>> field_of_column(pa.array([{"a": {"b": 7}}, None]), "a.b")
     [7, None]

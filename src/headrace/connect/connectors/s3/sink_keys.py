@@ -9,8 +9,6 @@ from headrace.connect import Config, ConfigProblem, Size, at_least, declare, eac
 from headrace.connect.connectors.formats.writing import WRITERS
 from headrace.connect.connectors.s3.connection import S3_KEYS, connection_problems
 
-__all__ = ["SINK_KEYS", "sink_problems"]
-
 SINK_KEYS = S3_KEYS | declare(
     key("prefix", str, "What stands before all keys, such as raw/shop.", default=""),
     key("format", str, "What the objects are.", default="parquet", valid=one_of(*WRITERS)),

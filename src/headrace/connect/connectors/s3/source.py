@@ -100,7 +100,7 @@ class WriteProgressFiles:
         self._generation = generation
 
     def read(self, queue: Queue) -> WriteProgress:
-        """Give the mark of a queue, as it is now.
+        """Return the mark of a queue, as it is now.
 
         Raises
         ------
@@ -165,7 +165,7 @@ class LedgerObjects:
         return self._path
 
     def read(self, name: str) -> bytes | None:
-        """Give an object; ``None`` where there is none."""
+        """Return an object; ``None`` where there is none."""
         try:
             with self._bucket.files.open_input_file(self._named(name)) as stream:
                 content: bytes = stream.read()
@@ -194,7 +194,7 @@ class LedgerObjects:
             raise failure_of(error, self._named(name)) from error
 
     def names(self) -> list[str]:
-        """Give the names of all objects."""
+        """Return the names of all objects."""
         try:
             found = self._bucket.files.get_file_info(
                 fs.FileSelector(self._path, allow_not_found=True)
@@ -249,7 +249,7 @@ class S3SourceTask(FilesTask):
         return {"bucket": self._bucket.name, "object": name}
 
     def name_of(self, partition: Position) -> str | None:
-        """Give the object's key."""
+        """Return the object's key."""
         return partition.get("object") if partition.get("bucket") == self._bucket.name else None
 
     def ledger_files(self) -> LedgerObjects:

@@ -7,8 +7,6 @@ from datetime import timedelta
 
 from headrace.connect import Config, ConfigProblem, at_least, between, declare, key, one_of
 
-__all__ = ["SINK_KEYS", "sink_problems"]
-
 SINK_KEYS = declare(
     key(
         "insert.mode",

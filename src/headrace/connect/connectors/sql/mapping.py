@@ -170,7 +170,7 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def column_type(self, schema: Schema, *, key: bool) -> str:
-        """Give the type of a new column for values of this schema."""
+        """Return the type of a new column for values of this schema."""
 
     @abstractmethod
     def judge(self, error: BaseException) -> Verdict:
@@ -199,7 +199,7 @@ class SqlDatabase(ABC):
         """Keep others from creating or changing tables until the transaction ends."""
 
     def adapter(self, column_type: str) -> Adapter | None:
-        """Give what turns values into those that the driver writes into a column of this type."""
+        """Return what turns values into those that the driver writes into a column of this type."""
         del column_type
         return None
 
@@ -286,7 +286,7 @@ class TableName(NamedTuple):
 
 
 def table_name(template: str, topic: str) -> TableName:
-    """Give the table of a topic.
+    """Return the table of a topic.
 
     >>> table_name("sales.${topic}", "orders")
     TableName(schema='sales', name='orders')

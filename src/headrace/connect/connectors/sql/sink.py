@@ -78,7 +78,7 @@ class OffsetTable:
         )
 
     def owners(self, queues: Collection[Queue]) -> list[str]:
-        """Give the marks of other tasks that had these queues before."""
+        """Return the marks of other tasks that had these queues before."""
         rows = self.database.execute(
             f"SELECT topic, broker, queue_id, owner FROM {self._named}"
             f" WHERE sink = {self.database.placeholder} AND generation <= {self.database.placeholder}",
@@ -111,11 +111,11 @@ class OffsetTable:
                 raise self._fenced(queue)
 
     def read(self, queues: Collection[Queue]) -> dict[Queue, int]:
-        """Give the next offset of each of these queues that has one."""
+        """Return the next offset of each of these queues that has one."""
         return {queue: offset for queue, offset in self.all().items() if queue in queues}
 
     def all(self) -> dict[Queue, int]:
-        """Give the next offset of every queue of the sink."""
+        """Return the next offset of every queue of the sink."""
         rows = self.database.execute(
             f"SELECT topic, broker, queue_id, next_offset FROM {self._named}"
             f" WHERE sink = {self.database.placeholder} AND next_offset IS NOT NULL",
@@ -270,7 +270,7 @@ class TableCache:
             )
 
     def adapted(self, step: WritableRows) -> WritableRows:
-        """Give a step with values as the columns of its table take them."""
+        """Return a step with values as the columns of its table take them."""
         layout = self._layouts[step.table]
         columns = tuple(name for name in step.columns if name in layout.names)
         if columns != step.columns:
@@ -358,7 +358,7 @@ class SqlSinkTask(SinkTask):
             self._done.update(self._offsets.read(queues))
 
     def offsets(self) -> Mapping[Queue, int] | None:
-        """Give the offsets that the database keeps."""
+        """Return the offsets that the database keeps."""
         if self._offsets is None:
             return None
         queues = self.context.queues

@@ -9,8 +9,6 @@ from typing import Any
 from headrace.connect import Schema, SchemaError
 from headrace.connect.schema import BOOLEAN, BYTES, FLOAT64, INT64, STRING, Type, struct
 
-__all__ = ["fitted", "table_schema"]
-
 #: Parts of declared types, in the order in which SQLite looks for them, and ours before.
 _BY_PART: tuple[tuple[str, Schema], ...] = (
     ("BOOL", BOOLEAN),
@@ -61,7 +59,7 @@ def _schema(table: str, name: str, kind: str) -> Schema:
 
 
 def fitted(row: dict[str, Any], schema: Schema, table: str) -> dict[str, Any]:
-    """Give a row whose values are what its schema says.
+    """Return a row whose values are what its schema says.
 
     Raises
     ------

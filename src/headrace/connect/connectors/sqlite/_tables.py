@@ -11,8 +11,6 @@ from headrace.connect import RetriableError
 from headrace.connect.connectors.sqlite._schemas import fitted, table_schema
 from headrace.errors import ConnectorConfigError
 
-__all__ = ["RowSelection", "NewRowReader", "table_names"]
-
 #: Names that may not meet those of a query's own columns.
 _NUMBER = "headrace_number"
 _TIME = "headrace_time"
@@ -62,7 +60,7 @@ class NewRowReader:
         self.schema = table_schema(connection, table) if table and how.typed else None
 
     def rows(self, most: int) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
-        """Give the next rows: key, value, and the offset behind each."""
+        """Return the next rows: key, value, and the offset behind each."""
         try:
             cursor = self._connection.execute(*self._statement(most))
         except sqlite3.OperationalError as error:
@@ -146,7 +144,7 @@ class NewRowReader:
 
 
 def table_names(connection: sqlite3.Connection, patterns: Sequence[str]) -> list[str]:
-    """Give the tables and views that match; ``*`` and ``?`` stand for other letters."""
+    """Return the tables and views that match; ``*`` and ``?`` stand for other letters."""
     rows = connection.execute(
         "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
         " AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name <> 'headrace_connect_offsets'"

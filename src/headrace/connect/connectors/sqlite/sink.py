@@ -102,14 +102,14 @@ class SqliteDatabase(SqlDatabase):
         return TableLayout(table, dict(rows)) if rows else None
 
     def column_type(self, schema: Schema, *, key: bool) -> str:
-        """Give the type of a new column for values of this schema."""
+        """Return the type of a new column for values of this schema."""
         del key
         # Logical types are kept as text, which loses no digit of a decimal and sorts as time does.
         plain = schema.name is None and schema.type.primitive
         return _TYPES[schema.type] if plain else "TEXT"
 
     def adapter(self, column_type: str) -> Adapter | None:
-        """Give what turns values into those that SQLite has."""
+        """Return what turns values into those that SQLite has."""
         del column_type
         return _plain
 

@@ -60,7 +60,7 @@ class SqliteSourceTask(SourceTask):
         self._looked = float("-inf")
 
     def poll(self) -> Sequence[SourceRecord] | None:
-        """Give the next rows of the table whose turn it is."""
+        """Return the next rows of the table whose turn it is."""
         self._look()
         now = time.monotonic()
         for name in sorted(self._due, key=self._due.__getitem__):

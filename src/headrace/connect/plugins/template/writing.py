@@ -10,8 +10,6 @@ from typing import Literal
 
 from headrace.errors import ConfigurationError
 
-__all__ = ["write_project"]
-
 Role = Literal["source", "sink"]
 
 # The file of the template, and where it goes.

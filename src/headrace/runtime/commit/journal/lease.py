@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from headrace.protocol.commit_log import CommitReader
     from headrace.runtime.commit.journal.topic import CommitTopic
 
-__all__ = ["DriverLease", "LeaseTimes", "remaining_wait"]
 
 logger = logging.getLogger(__name__)
 

@@ -86,7 +86,7 @@ class StateMender:
         self._clean = {queue: known[queue] for queue in self._queues(record) if queue in known}
 
     def ends(self, record: CommitRecord) -> dict[QueueName, int]:
-        """Give the offset of every state queue from which on the next driver has to look."""
+        """Return the offset of every state queue from which on the next driver has to look."""
         queues = self._queues(record)
         new = [MessageQueue.parse(queue) for queue in queues if queue not in self._clean]
         if new:
@@ -191,7 +191,7 @@ class StateMender:
 
 
 def _messages(columns: MessageColumns, rows: npt.NDArray[np.intp]) -> Mapping[bytes, _Message]:
-    """Give messages by their keys, as compaction tells them apart."""
+    """Return messages by their keys, as compaction tells them apart."""
     if not len(rows):
         return {}
     places = pa.array(rows)
@@ -288,7 +288,7 @@ class Publisher:
         self._states: set[QueueName] = set()
 
     def known_ends(self, queues: Sequence[QueueName]) -> dict[QueueName, int]:
-        """Give offsets of target queues below which no message of a later batch is."""
+        """Return offsets of target queues below which no message of a later batch is."""
         unknown = [MessageQueue.parse(queue) for queue in queues if queue not in self._ends]
         if unknown:
             found = self._consumer.end_offsets(unknown)
@@ -300,7 +300,10 @@ class Publisher:
         self._mender.begin(record)
 
     def published(self, record: CommitRecord) -> dict[QueueName, int]:
-        """Give what a commit says of the queues that are written: from where on to look at them."""
+        """Return what a commit says of the queues that are written.
+
+        From where on to look at them.
+        """
         return self.known_ends(list(totals(record.parts))) | self._mender.ends(record)
 
     def mend(self, record: CommitRecord) -> None:
@@ -480,7 +483,7 @@ class Publisher:
             await_shown(self._consumer, marks)
 
     def _journal_queues(self, brokers: Collection[str]) -> dict[str, MessageQueue]:
-        """Give a queue of the journal on each broker, which has none before it is first doubted."""
+        """Return a queue of the journal on each broker, which has none before it is first doubted."""
         known = self._known_journal()
         if missing := set(brokers) - known.keys():
             Admin(self._client).create_topic(self._journal, 1, brokers=sorted(missing))
@@ -536,7 +539,7 @@ class Publisher:
 
 
 def _places(parts: Sequence[StagedPart]) -> Iterator[tuple[MessageQueue, int]]:
-    """Give the chunks of a batch in the order in which they are published."""
+    """Yield the chunks of a batch in the order in which they are published."""
     for part in sorted(parts, key=lambda part: (part.stage, part.partition)):
         queue = MessageQueue.parse(part.journal)
         for offset in part.places:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.client import Client
     from headrace.settings import JobSettings
 
-__all__ = ["check_retention", "journal_time"]
 
 logger = logging.getLogger(__name__)
 

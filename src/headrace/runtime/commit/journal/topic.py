@@ -101,7 +101,7 @@ def decode_chunk(body: Buffer) -> Iterator[QueueMessages]:
 
 
 def size_of(messages: QueueMessages) -> int:
-    """Give the bytes that messages take, about."""
+    """Return the bytes that messages take, about."""
     return int(messages.bodies.nbytes + messages.properties.nbytes) + _FIXED * len(messages)
 
 

@@ -168,7 +168,7 @@ def _of_masters(
 
 
 def cut_to_bytes(sizes: Mapping[QueueName, SizeEstimate], max_bytes: int) -> dict[QueueName, int]:
-    """Give the messages to take of each queue, in proportion to what it holds.
+    """Return the messages to take of each queue, in proportion to what it holds.
 
     >>> few, many = SizeEstimate(2, np.array([10, 10]), 0.0), SizeEstimate(98, np.array([]), 10.0)
     >>> cut_to_bytes({"a@b@0": few, "a@b@1": many}, 500)
@@ -201,7 +201,7 @@ def _is_cut_off(head: Int64s) -> bool:
 
 
 def _sizes(consumer: PullConsumer, name: QueueName, offset: int) -> Int64s:
-    """Give the sizes of some messages from an offset on."""
+    """Return the sizes of some messages from an offset on."""
     queue = MessageQueue.parse(name)
     result = consumer.pull(queue, offset, max_messages=_SAMPLE, max_bytes=_SAMPLE_BYTES)
     if result.status is not PullStatus.FOUND:
@@ -434,7 +434,7 @@ class JournalTransactions:
         return JournalWriter(attempt, queue, self._producer, self._send)
 
     def _journal_of(self, attempt: Attempt) -> list[MessageQueue]:
-        """Give the queues of the journal that a batch is staged in, looked up once for each."""
+        """Return the queues of the journal that a batch is staged in, looked up once for each."""
         batch, queues = self._journal
         if batch != (attempt.epoch, attempt.batch):
             every = sorted(self._client.queues(journal_topic(self._job), for_="write"))
