@@ -163,8 +163,11 @@ def error_sections() -> dict[str, str]:
 
 
 def error_classes() -> list[type[errors.HeadraceError]]:
-    things = [getattr(errors, name) for name in errors.__all__]
-    return [thing for thing in things if isinstance(thing, type)]
+    return [
+        thing
+        for thing in vars(errors).values()
+        if isinstance(thing, type) and issubclass(thing, errors.HeadraceError)
+    ]
 
 
 def test_troubleshooting_explains_every_error() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -40,6 +40,8 @@ class Scene:
     trial: Trial
     job: Running
     driver: str = "driver"
+    #: Machines that have ended for good.
+    ended: set[str] = field(default_factory=set)
 
     def start(self) -> None:
         """Start the job's driver."""
@@ -102,6 +104,7 @@ def test_a_job_goes_on_soon_after_an_end(scene: Scene, strike: str) -> None:
     for name in names:
         if name.startswith("broker"):
             scene.brokers.go_on_without(name)
+            scene.ended.add(name)
     scene.trial.await_results(scene.job, after=time.time())
     gap = scene.trial.longest_gap(began)
     print(f"{strike}: {gap:.0f} s, load {os.getloadavg()[0]:.0f}")
@@ -117,8 +120,9 @@ def test_a_job_goes_on_soon_after_an_end(scene: Scene, strike: str) -> None:
 @pytest.mark.timeout(0)
 def test_a_job_endures_cuts_at_random(scene: Scene) -> None:
     chance, until = seeded(), time.time() + 60 * MINUTES
+    brokers = [name for name in scene.brokers.pairs if name not in scene.ended]
     while time.time() < until:
-        (name,) = scene.named(chance.choice([*scene.brokers.pairs, "worker", "driver"]))
+        (name,) = scene.named(chance.choice([*brokers, "worker", "driver"]))
         cut = chance.uniform(1, 60)
         began = time.time()
         scene.machines.network[name].cut()

@@ -40,7 +40,7 @@ ADD_NOTHING = {
 }
 #: The builder's side towards the streams; their classes that no user makes or gets.
 INSIDE = {"StreamBuilder.add", "StreamBuilder.replace", "StreamBuilder.name_for"}
-INSIDE_CLASSES = {"Flow", "Gathering", "Known", "Step"}
+INSIDE_CLASSES = {"Flow", "Gathering", "Known", "NextOperator"}
 
 
 @dataclass

@@ -81,7 +81,7 @@ _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 class DeliveryProgress(msgspec.Struct, frozen=True):
     """What was delivered so far; stored with every delivery.
 
-    >>> Progress(levels={1: 7}).level(1), Progress().level(1)
+    >>> DeliveryProgress(levels={1: 7}).level(1), DeliveryProgress().level(1)
     (7, 0)
     """
 
@@ -494,7 +494,7 @@ def delayed(draft: Draft, levels: Sequence[int], longest: timedelta, now: int) -
         plain = draft.having(dict.fromkeys(_TIMERS))
         level = min(level, len(levels))
         return plain.having({DELAY: str(level)}).parked(DELAY_TOPIC, level - 1)
-    due = _due_of_parking(draft, now)
+    due = _due_time(draft, now)
     if due is None or due <= now or TIMER_OUT_MS in draft.properties:
         return draft
     if due - now > longest // timedelta(milliseconds=1):
@@ -504,7 +504,7 @@ def delayed(draft: Draft, levels: Sequence[int], longest: timedelta, now: int) -
     return draft.having({TIMER_OUT_MS: str(due)}).parked(TIMER_TOPIC, 0)
 
 
-def _due_of_parking(draft: Draft, now: int) -> int | None:
+def _due_time(draft: Draft, now: int) -> int | None:
     if TIMER_DELAY_SEC in draft.properties:
         return now + 1000 * _number(draft, TIMER_DELAY_SEC)
     if TIMER_DELAY_MS in draft.properties:

@@ -58,10 +58,10 @@ def sent_back(message: StoredMessage, asked: SendBackRequest) -> Draft:
     --------
     >>> from headrace.protocol.messages import StoredMessage
     >>> message = StoredMessage(topic="lines", reconsume_times=1)
-    >>> again = sent_back(message, SendBack("g", most_times=2))
+    >>> again = sent_back(message, SendBackRequest("g", most_times=2))
     >>> again.topic, again.properties["DELAY"], again.reconsume_times
     ('%RETRY%g', '4', 2)
-    >>> sent_back(message, SendBack("g", most_times=1)).topic
+    >>> sent_back(message, SendBackRequest("g", most_times=1)).topic
     '%DLQ%g'
     """
     draft = Draft.of(message).having(_NO_DELAY)

@@ -169,7 +169,7 @@ def _show(job: str, plan: ResetPlan, *, forget: bool) -> None:
     out = terminal()
     say(f"Job {job} stands at batch {plan.batch:,}.")
     if plan.offsets:
-        out.print(_table_of_job_changes(plan))
+        out.print(_changes_table(plan))
     if plan.forgotten:
         which = "other offsets" if plan.offsets else "offsets"
         say(f"Its {which} are forgotten: its sources begin where they say, as at a first start.")
@@ -183,7 +183,7 @@ def _show(job: str, plan: ResetPlan, *, forget: bool) -> None:
         )
 
 
-def _table_of_job_changes(plan: ResetPlan) -> Table:
+def _changes_table(plan: ResetPlan) -> Table:
     from rich.table import Table
 
     table = Table("queue")
@@ -515,9 +515,7 @@ def _show_data(entries: Iterator[HistoryEntry]) -> int:
     """Write one list, as it is read; give its length."""
     count = 0
     for count, entry in enumerate(entries, 1):
-        typer.echo(
-            ("[" if count == 1 else ",\n ") + json.dumps(_as_data_of_job_history(entry)), nl=False
-        )
+        typer.echo(("[" if count == 1 else ",\n ") + json.dumps(_history_as_data(entry)), nl=False)
     typer.echo("]" if count else "[]")
     return count
 
@@ -531,7 +529,7 @@ def _show_tables(entries: Iterator[HistoryEntry]) -> int:
     return count
 
 
-def _as_data_of_job_history(entry: HistoryEntry) -> dict[str, Any]:
+def _history_as_data(entry: HistoryEntry) -> dict[str, Any]:
     return {
         "offset": entry.offset,
         "time": entry.at.isoformat(),

@@ -51,7 +51,7 @@ class RowIndex:
 
     Examples
     --------
-    >>> index = KeyIndex()
+    >>> index = RowIndex()
     >>> index.put(digests_of([b"a", b"b"]), np.array([10, 11])).tolist()
     []
     >>> index.put(digests_of([b"b"]), np.array([12])).tolist(), len(index)
@@ -228,9 +228,10 @@ class KeyedRows:
     Examples
     --------
     >>> from headrace.client.push_options import MessageQueue
-    >>> from headrace.protocol.columns import decode_columns, encode_records
+    >>> from headrace.protocol.columns import decode_columns
+    >>> from headrace.protocol.records import encode_records
     >>> block = encode_records("t", 0, [b"1", b"2", b""], [b"KEYS\x01a\x02"] * 2 + [b"KEYS\x01b\x02"])
-    >>> table = Table()
+    >>> table = KeyedRows()
     >>> table.apply(MessageQueue("t", "broker-a", 0), decode_columns(block.data))
     >>> table.get(b"a"), table.get(b"b"), len(table)
     (b'2', None, 1)

@@ -31,7 +31,7 @@ class Assignment:
     Examples
     --------
     >>> plan = Assignment(generation=3, connectors={"orders": "w1"})
-    >>> plan.owner(Place("orders", None)), plan.owner(Place("orders", 0))
+    >>> plan.owner(UnitName("orders", None)), plan.owner(UnitName("orders", 0))
     ('w1', None)
     """
 

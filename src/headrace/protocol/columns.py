@@ -274,6 +274,7 @@ def decode_columns(block: Buffer, *, unpack: bool = True) -> MessageColumns:
 
     Examples
     --------
+    >>> from headrace.protocol.records import encode_records
     >>> records = encode_records("lines", 2, [b"to be", b"or not"], b"KEYS\x01k\x02", born=7)
     >>> columns = decode_columns(records.data)
     >>> columns.body.to_pylist(), columns.queue_id.tolist()

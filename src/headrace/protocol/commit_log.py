@@ -85,7 +85,7 @@ class CommitReader:
     Examples
     --------
     >>> from headrace.protocol.transactions import CommitRecord
-    >>> log = CommitLog()
+    >>> log = CommitReader()
     >>> log.feed(0, CommitRecord(job="j", kind="open", epoch=1, batch=0, driver="a")).value
     'valid'
     >>> log.feed(1, CommitRecord(job="j", kind="open", epoch=1, batch=0, driver="b")).value

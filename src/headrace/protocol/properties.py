@@ -44,6 +44,11 @@ MSG_TYPE = "MSG_TYPE"
 INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
 
+#: All names above.
+NAMES = frozenset(
+    value for name, value in globals().items() if name.isupper() and isinstance(value, str)
+)
+
 #: Longest properties string, in bytes: its length is a signed 16-bit number.
 MAX_PROPERTIES = 32_767
 

@@ -33,7 +33,7 @@ __all__ = [
 _HOMES = {
     "LayeredStore": "state.store",
     "MemoryStore": "state.store",
-    "StateMigration": "state.checks",
+    "StateMigration": "state.steps",
     "StateStore": "state.interface",
     "StorePlace": "state.interface",
 }

@@ -72,14 +72,14 @@ def after_failure(
     --------
     >>> from headrace.errors import RequestTimeoutError, UserCodeError
     >>> policy = RetryPolicy(retries=1)
-    >>> first = after_failure(policy, Standing(), 3, RequestTimeoutError("slow"))
+    >>> first = after_failure(policy, FailureRecord(), 3, RequestTimeoutError("slow"))
     >>> first
-    Retry(standing=Standing(batch=3, failures=1), pause=0.5)
+    TryAgain(standing=FailureRecord(batch=3, failures=1), pause=0.5)
     >>> after_failure(policy, first.standing, 3, RequestTimeoutError("slow")) is None
     True
     >>> after_failure(policy, first.standing, 4, RequestTimeoutError("slow")).pause
     0.5
-    >>> after_failure(policy, Standing(), 3, UserCodeError("wrong")) is None
+    >>> after_failure(policy, FailureRecord(), 3, UserCodeError("wrong")) is None
     True
     """
     progress = batch > standing.batch

@@ -512,6 +512,3 @@ def _place(original: Original) -> dict[str, str]:
 def _property_text(text: str) -> str:
     plain = text.replace("\x01", " ").replace("\x02", " ").encode(errors="replace").decode()
     return plain[:_LONGEST_TEXT]
-
-
-__all__: list[str] = []

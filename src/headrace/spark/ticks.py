@@ -168,7 +168,7 @@ class BatchPace:
 
     Examples
     --------
-    >>> pace = Pace()
+    >>> pace = BatchPace()
     >>> pace.note(pace.most, seconds=0.2)
     >>> pace.most
     40000

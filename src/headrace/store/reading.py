@@ -125,7 +125,7 @@ def queue_of(record: Buffer) -> tuple[str, int]:
 def are_of_one_queue(data: Buffer, starts: npt.ArrayLike) -> bool:
     """Whether all records of a block name the topic and the queue id that the first one names.
 
-    >>> from headrace.protocol.columns import encode_records, join_records
+    >>> from headrace.protocol.records import encode_records, join_records
     >>> left, right = (encode_records("lines", queue, [b"x"], None, 0) for queue in (0, 1))
     >>> both = join_records([left, right])
     >>> are_of_one_queue(left.data, left.starts), are_of_one_queue(both.data, both.starts)

@@ -118,7 +118,7 @@ class MessageStore:
     Examples
     --------
     >>> import tempfile
-    >>> from headrace.protocol.columns import encode_records
+    >>> from headrace.protocol.records import encode_records
     >>> with MessageStore.open(Path(tempfile.mkdtemp())) as store:
     ...     records = encode_records("lines", 0, [b"to be", b"or not"], None, 0)
     ...     [result] = store.append([QueueAppend("lines", 0, records)]).result()

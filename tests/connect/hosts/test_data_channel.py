@@ -488,7 +488,7 @@ async def test_close_that_raises_does_not_skip_stop(tmp_path: Path) -> None:
             await asyncio.to_thread(channel.open, [Q0], {})
         host.ask_stop()
         await heard.end()
-        assert heard.kinds() == ["Started", "StopFailed", "Exited"]
+        assert heard.kinds() == ["Started", "StopRaised", "Exited"]
     assert (tmp_path / "trace").read_text().splitlines()[-1].startswith("stop")
 
 

@@ -167,7 +167,7 @@ async def test_stop_that_raises_is_told_with_its_trace(tmp_path: Path, task: int
         assert "failed in stop(): ChaosError: busy" in failed.cause.summary
         assert "chaos.py" in failed.cause.trace
         await heard.end()
-        assert heard.kinds() == ["Started", "StopFailed", "Exited"]
+        assert heard.kinds() == ["Started", "StopRaised", "Exited"]
 
 
 @pytest.mark.requirement(35)

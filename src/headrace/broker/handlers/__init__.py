@@ -11,26 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HANDLERS"]
 
-_FAMILIES = (
-    brokers,
-    clients,
-    clients,
-    topics,
-    jobs,
-    clients,
-    send,
-    pull,
-    topics,
-    pull,
-    brokers,
-    replication,
-    clients,
-    brokers,
-    send,
-    clients,
-    topics,
-    send,
-)
+_FAMILIES = (brokers, clients, jobs, pull, replication, send, topics)
 
 HANDLERS: dict[int, Handler] = {
     code: handler for family in _FAMILIES for code, handler in family.HANDLERS.items()

@@ -228,7 +228,7 @@ class RebuildLeases:
     --------
     >>> leases = RebuildLeases(60, lambda key: True, lambda key: print("again", key))
     >>> leases.touch(("t", 0, 0), "s1", first=True, now=0)
-    <Lease.GRANTED: 'granted'>
+    <SessionLease.GRANTED: 'granted'>
     >>> leases.end(("t", 0, 0), "s1")
     again ('t', 0, 0)
     """

@@ -126,7 +126,7 @@ class TransactionBook:
     >>> book.end(0)
     >>> book.ended([0], Outcome.COMMITTED, marks=1)
     >>> book.standing(0), book.progress
-    (<Outcome.COMMITTED: 'commit'>, Progress(halves=1, marks=1))
+    (<Outcome.COMMITTED: 'commit'>, ReadProgress(halves=1, marks=1))
     """
 
     def __init__(self, timeout: int, interval: int, progress: ReadProgress | None = None) -> None:

@@ -55,7 +55,7 @@ def read_config(given: Iterable[str], name: str | None = None) -> GivenConfig:
     Examples
     --------
     >>> read_config(["topic=lines", "file=a=b.txt"])
-    Given(config={'topic': 'lines', 'file': 'a=b.txt'}, initial_state=None)
+    GivenConfig(config={'topic': 'lines', 'file': 'a=b.txt'}, initial_state=None)
     """
     config: dict[str, Any] = {}
     state = None

@@ -158,7 +158,7 @@ def milliseconds(schema: Schema, value: Any) -> int:  # noqa: ARG001
     return (value - _EPOCH) // _MILLISECOND
 
 
-def _decimal_of_logical(schema: Schema, value: Any) -> Decimal:
+def _logical_decimal(schema: Schema, value: Any) -> Decimal:
     if isinstance(value, Decimal):
         return value
     if not isinstance(value, bytes):
@@ -229,7 +229,7 @@ TO_PLAIN: Mapping[str, Callable[[Schema, Any], Any]] = {
 }
 #: By the name of the schema: from what its type carries to the value.
 FROM_PLAIN: Mapping[str, Callable[[Schema, Any], Any]] = {
-    DECIMAL_NAME: _decimal_of_logical,
+    DECIMAL_NAME: _logical_decimal,
     DATE_NAME: _date,
     TIME_NAME: _time,
     TIMESTAMP_NAME: _timestamp,

@@ -147,7 +147,7 @@ class CommittedPositions(OffsetReader):
 
     Examples
     --------
-    >>> committed = Committed([({"file": "a"}, {"byte": 3})])
+    >>> committed = CommittedPositions([({"file": "a"}, {"byte": 3})])
     >>> committed.update([({"file": "a"}, {"byte": 9})])
     >>> committed.get({"file": "a"}), committed.get({"file": "b"})
     ({'byte': 9}, None)

@@ -41,7 +41,7 @@ class HostControl:
     --------
     >>> worker, host = socket.socketpair()
     >>> with worker, host:
-    ...     Control(host).tell("stopped")
+    ...     HostControl(host).tell("stopped")
     ...     worker.recv(100)
     b'{"say":"stopped"}\n'
     """

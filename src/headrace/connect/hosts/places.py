@@ -22,7 +22,7 @@ class NextOffsets:
 
     Examples
     --------
-    >>> places = Places()
+    >>> places = NextOffsets()
     >>> places.begin({}, None)
     >>> rows = pa.RecordBatch.from_pylist(
     ...     [{"topic": "t", "broker": "b", "queue": 0, "offset": at} for at in range(3)]

@@ -37,7 +37,7 @@ class DeadLetters:
 
     Examples
     --------
-    >>> letters = Letters()
+    >>> letters = DeadLetters()
     >>> letters.add(1, pa.RecordBatch.from_pylist([{"topic": "dead"}]))
     >>> letters.count(1), letters.of(1).num_rows, letters.of(2)
     (1, 1, None)

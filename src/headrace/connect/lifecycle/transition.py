@@ -79,7 +79,7 @@ class UnitState:
     Examples
     --------
     >>> from headrace.connect.naming import UnitId
-    >>> unit = Unit(id=UnitId("orders", 0, 7))
+    >>> unit = UnitState(id=UnitId("orders", 0, 7))
     >>> unit.phase, unit.gone
     (<Phase.NEW: 'NEW'>, False)
     """
@@ -257,12 +257,12 @@ def transition(unit: UnitState, event: Event, limits: UnitTimeouts) -> Outcome:
     Examples
     --------
     >>> from headrace.connect.naming import UnitId
-    >>> unit, actions = transition(Unit(id=UnitId("orders", 0, 7)), Start(at=10.0), Limits())
+    >>> unit, actions = transition(UnitState(id=UnitId("orders", 0, 7)), Start(at=10.0), UnitTimeouts())
     >>> unit.phase, unit.due
     (<Phase.PENDING: 'PENDING'>, 190.0)
     >>> [type(action).__name__ for action in actions]
-    ['Record', 'Launch']
-    >>> unit, actions = transition(unit, Start(at=11.0), Limits())
+    ['RecordState', 'Launch']
+    >>> unit, actions = transition(unit, Start(at=11.0), UnitTimeouts())
     >>> actions[0].why
     'task orders-0 has been started already'
     """

@@ -7,6 +7,4 @@ import sys
 from headrace.connect.rest.calls import description, page
 from headrace.connect.rest.operations import OPERATIONS
 
-__all__: list[str] = []
-
 sys.stdout.write(page(description(OPERATIONS)))

@@ -221,7 +221,7 @@ def _created(info: ConnectorInfo) -> Answer:
 # Handlers of ``/connector-plugins``.
 
 
-async def list_all_of_plugins(call: RestCall) -> Answer:
+async def list_plugins(call: RestCall) -> Answer:
     """Connectors that can be made; with ``connectorsOnly=false`` all other plugins too."""
     given = call.request.query_params.get("connectorsOnly")
     connectors_only = given is None or call.flag("connectorsOnly")
@@ -506,7 +506,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET",
         path="/connector-plugins",
-        handle=list_all_of_plugins,
+        handle=list_plugins,
         value=list[PluginInfo],
         query=(_CONNECTORS,),
         errors=(400, 500),

@@ -41,7 +41,7 @@ def cut(pattern: str) -> list[Part]:
     """Cut a pattern into its parts.
 
     >>> cut("yyyy 'at' H")
-    [Letters(letter='y', count=4), ' at ', Letters(letter='H', count=1)]
+    [LetterRun(letter='y', count=4), ' at ', LetterRun(letter='H', count=1)]
 
     Raises
     ------

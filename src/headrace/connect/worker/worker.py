@@ -68,11 +68,11 @@ def host_spec(
     --------
     >>> from headrace.connect.log import ClusterView, ConnectorPut, fold
     >>> from headrace.connect.worker import WorkerSettings
-    >>> from headrace.connect.worker.catalog import Plugin
+    >>> from headrace.connect.worker.catalog import PluginDescription
     >>> put = ConnectorPut(request="a", name="orders", config={"connector.class": "datagen"})
     >>> view, _ = fold(ClusterView(), put, 0)
     >>> (unit,) = view.units()
-    >>> plugin = Plugin(class_name="shop.DataGen", type="source")
+    >>> plugin = PluginDescription(class_name="shop.DataGen", type="source")
     >>> host_spec(unit, view.entries["orders"], plugin, WorkerSettings(share_hosts=True)).shares
     'shop.DataGen'
     """

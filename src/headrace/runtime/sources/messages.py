@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 #: Properties that belong to the protocol or to the key, not to the user.
-_RESERVED = frozenset(
-    {value for name in names.__all__ if isinstance(value := getattr(names, name), str)}
-    | {KEYS, EXACT_KEY, BATCH, TAG}
-    | THROUGH_PROPERTIES
-)
+_RESERVED = frozenset(names.NAMES | {KEYS, EXACT_KEY, BATCH, TAG} | THROUGH_PROPERTIES)
 #: Of those, all but what a message keeps wherever it goes.
 NOT_CARRIED = _RESERVED - {names.TAGS, names.SHARDING_KEY}
 _SHOWN_BYTES = 80

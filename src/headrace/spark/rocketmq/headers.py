@@ -15,11 +15,7 @@ from headrace.protocol.layout import slices
 from headrace.runtime.batches.cutting import BATCH
 
 #: Properties that RocketMQ or Headrace sets and reads; columns of their own show some of them.
-RESERVED = frozenset(
-    value
-    for name in names.__all__
-    if name.isupper() and isinstance(value := getattr(names, name), str)
-) | {EXACT_KEY, BATCH, TAG}
+RESERVED = names.NAMES | {EXACT_KEY, BATCH, TAG}
 
 _AFTER_NAME, _AFTER_VALUE = 1, 2
 _Int64s = npt.NDArray[np.int64]

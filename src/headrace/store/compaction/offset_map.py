@@ -380,7 +380,7 @@ class UnitRows:
     def keyless(self) -> int:
         """How many records have no key.
 
-        >>> Rows(np.zeros(2, INDEX), np.zeros(2, KEY), np.zeros(2, np.int64)).keyless
+        >>> UnitRows(np.zeros(2, INDEX), np.zeros(2, KEY), np.zeros(2, np.int64)).keyless
         2
         """
         return int(np.count_nonzero((self.keys["high"] == 0) & (self.keys["low"] == 0)))
@@ -389,7 +389,7 @@ class UnitRows:
     def tombstones(self) -> int:
         """How many records are deletes.
 
-        >>> Rows(np.zeros(2, INDEX), np.zeros(2, KEY), np.zeros(2, np.int64)).tombstones
+        >>> UnitRows(np.zeros(2, INDEX), np.zeros(2, KEY), np.zeros(2, np.int64)).tombstones
         2
         """
         return int(np.count_nonzero(self.index["met"] != NOT_A_TOMBSTONE))

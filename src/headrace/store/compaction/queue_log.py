@@ -103,7 +103,8 @@ class QueueLog:
     Examples
     --------
     >>> import tempfile
-    >>> from headrace.protocol.columns import encode_records, stamp_records
+    >>> from headrace.protocol.records import encode_records
+    >>> from headrace.protocol.stamps import stamp_records
     >>> from headrace.store import FileOps
     >>> from headrace.store.compaction import CompactionSettings, StoreClock
     >>> folder = Path(tempfile.mkdtemp())

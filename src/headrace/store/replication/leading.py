@@ -33,7 +33,7 @@ def judge(mine: LogHead, log: str, newest: Epoch, position: int) -> PositionVerd
     >>> from headrace.store.replication.following import Epoch, EpochTable
     >>> from headrace.store.replication.following import LogHead
     >>> judge(LogHead("l1", EpochTable(), 0, 900), "l1", Epoch(0, 0, 0), 901)
-    <Verdict.DIVERGED: 'diverged'>
+    <PositionVerdict.DIVERGED: 'diverged'>
     """
     if newest.number > mine.epochs.latest:
         return PositionVerdict.STALE

@@ -58,10 +58,7 @@ _OF_THE_USER = frozenset(
     {names.KEYS, names.TAGS, names.UNIQ_KEY, names.SHARDING_KEY, names.CORRELATION_ID}
 )
 #: A delay has passed, a transaction has ended, a batch was committed: over there, not here.
-_LEFT_BEHIND = (
-    frozenset(value for name in names.__all__ if isinstance(value := getattr(names, name), str))
-    - _OF_THE_USER
-) | {TAG, REPLICA}
+_LEFT_BEHIND = (names.NAMES - _OF_THE_USER) | {TAG, REPLICA}
 
 
 def carried(properties: Mapping[str, str]) -> dict[str, str]:

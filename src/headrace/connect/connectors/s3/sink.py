@@ -118,7 +118,7 @@ class FolderRows:
 
     Examples
     --------
-    >>> gathered = Gathered()
+    >>> gathered = FolderRows()
     >>> gathered.add([7, 8, 9], pa.array(["a", "b", "c"]))
     >>> [(first, part.to_pylist()) for first, part in gathered.parts(Shape("csv", "none", rows=2))]
     [(7, ['a', 'b']), (9, ['c'])]
