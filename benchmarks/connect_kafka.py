@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import pyarrow as pa
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from benchmarks.clusters import embedded
 from benchmarks.connect_files import assert_all_once, bodies, numbered_lines
@@ -93,7 +94,22 @@ def visible(kafka: KafkaServer, topic: str) -> Iterator[Callable[[], int]]:
     """Count what is committed in a topic; the marks of a few transactions count with it."""
     places = [TopicPartition(topic, number) for number in range(QUEUES)]
     with _reading(kafka) as consumer:
-        yield lambda: sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
+        yield lambda: sum(_end(consumer, place) for place in places)
+
+
+def _end(consumer: Consumer, place: TopicPartition) -> int:
+    """Return where a partition ends; that of a new topic may have no leader yet."""
+    until = time.monotonic() + 30
+    while True:
+        try:
+            end: int = consumer.get_watermark_offsets(place, timeout=30)[1]
+        except KafkaException as error:
+            leaderless = error.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION
+            if not leaderless or time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return end
 
 
 def committed(kafka: KafkaServer, topic: str) -> Iterator[bytes]:
