@@ -48,7 +48,7 @@ class Module:
         """How many lines are neither empty nor a comment."""
         return sum(bool(text := line.strip()) and not text.startswith("#") for line in self.lines)
 
-    @property
+    @cached_property
     def imports(self) -> list[ast.Import | ast.ImportFrom]:
         """Its imports, also those within functions."""
         return [one for one in self.nodes if isinstance(one, ast.Import | ast.ImportFrom)]

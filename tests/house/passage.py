@@ -14,6 +14,7 @@ from tests.simulation.simulation import simulate
 
 #: A seed in which nothing fails.
 _QUIET = 4
+_PREFIX = f"{ROOT}/"
 
 
 def modules_of_a_count() -> list[str]:
@@ -40,6 +41,3 @@ def modules_of_a_count() -> list[str]:
     assert story.wrong is None, str(story)
     assert story.strikes == 0
     return sorted(entered)
-
-
-_PREFIX = f"{ROOT}/"

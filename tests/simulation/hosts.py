@@ -31,7 +31,7 @@ import headrace.connect.running
 import headrace.spark.driver
 import headrace.spark.ticks
 from headrace.connect.data.engine import serve
-from headrace.connect.hosts.keeper import Keeper
+from headrace.connect.hosts.fork_server import Keeper
 from headrace.connect.plugins.catalog import Catalog, Plugin
 from headrace.connect.worker import Startup, WorkerSettings
 from headrace.errors import StoreLockedError

@@ -438,7 +438,7 @@ def evaluate(node: Node, batch: pa.RecordBatch) -> pa.Array:
 
 def _evaluate(node: Node, batch: pa.RecordBatch) -> Any:
     if isinstance(node, Name):
-        return _column_of_evaluation(node.name, batch)
+        return _column_named(node.name, batch)
     if isinstance(node, Value):
         return _scalar(node.value)
     function = FUNCTIONS.get(node.function)
@@ -459,7 +459,7 @@ def _scalar(value: Any) -> pa.Scalar:
     return pa.scalar(value)
 
 
-def _column_of_evaluation(name: str, batch: pa.RecordBatch) -> pa.Array:
+def _column_named(name: str, batch: pa.RecordBatch) -> pa.Array:
     index = batch.schema.get_field_index(name)
     if index < 0:
         names = batch.schema.names

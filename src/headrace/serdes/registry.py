@@ -347,9 +347,7 @@ class ProtobufSerde(Serde[M]):
 
     @property
     def schema(self) -> Schema | None:
-        found = (
-            (field.name, _column_of_protobuf(field)) for field in self._message.DESCRIPTOR.fields
-        )
+        found = ((field.name, _column_type(field)) for field in self._message.DESCRIPTOR.fields)
         columns = tuple((name, kind) for name, kind in found if kind is not None)
         return Schema(columns, "attributes") if columns else None
 
@@ -367,14 +365,12 @@ class ProtobufSerde(Serde[M]):
     def read_columns(self, data: pa.BinaryArray) -> pa.RecordBatch:
         messages = self.deserialize_many(data)
         fields = self._message.DESCRIPTOR.fields
-        known = [
-            (field, kind) for field in fields if (kind := _column_of_protobuf(field)) is not None
-        ]
+        known = [(field, kind) for field in fields if (kind := _column_type(field)) is not None]
         arrays = [column_of(_values(messages, field), kind) for field, kind in known]
         return pa.RecordBatch.from_arrays(arrays, [field.name for field, _ in known])
 
 
-def _column_of_protobuf(field: Any) -> pa.DataType | None:
+def _column_type(field: Any) -> pa.DataType | None:
     """Return the type of a field's column; None for messages and maps."""
     kind = pa.binary() if field.type == _BYTES else _PROTOBUF_COLUMNS.get(field.cpp_type)
     return pa.list_(kind) if kind is not None and field.is_repeated else kind

@@ -240,7 +240,7 @@ def children_of(parent: int) -> set[int]:
 
 # What the end of a driver means, and how often it is started again: no processes here.
 
-_FIRST_PAUSE, _ENDINGS_LONGEST_PAUSE = 1.0, 30.0
+_FIRST_PAUSE, _LONGEST_RESTART_PAUSE = 1.0, 30.0
 
 
 class ProcessEnd(Enum):
@@ -310,7 +310,7 @@ class Restarts:
             return None
         if self.in_a_row == 1:
             return 0.0
-        return min(_FIRST_PAUSE * 2.0 ** min(self.in_a_row - 2, 10), _ENDINGS_LONGEST_PAUSE)
+        return min(_FIRST_PAUSE * 2.0 ** min(self.in_a_row - 2, 10), _LONGEST_RESTART_PAUSE)
 
     def progressed(self) -> None:
         """Forget the restarts: the last one did good."""

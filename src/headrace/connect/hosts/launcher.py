@@ -20,7 +20,8 @@ from typing import IO, Any, Self
 import msgspec
 
 from headrace.connect.config.providers import Permits
-from headrace.connect.hosts.keeper import HOST_MARK, Nursing, open_log
+from headrace.connect.hosts.fork_server import Nursing
+from headrace.connect.hosts.keeper import HOST_MARK, open_log
 from headrace.connect.hosts.process_host import HostedUnit, ProcessHost, SharedHost, answer_of
 from headrace.connect.hosts.processes import end_marked, require_linux
 from headrace.connect.levels import LevelsToCome

@@ -39,7 +39,7 @@ from headrace.connect.worker.launching import (
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from headrace.connect.hosts.keeper import Keeper
+    from headrace.connect.hosts.fork_server import Keeper
 
 
 logger = logging.getLogger(__name__)
