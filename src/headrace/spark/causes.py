@@ -55,7 +55,7 @@ class _Cause:
 
 #: Seconds from one look at Spark's records to the next.
 _PAUSE = 1.0
-#: Seconds without an executor until it is told, and until it is told again.
+#: Seconds without an executor until the master is asked, and until it is told again who has cores.
 _ALONE, _AGAIN = 8.0, 30.0
 #: Seconds in which a page answers.
 _PATIENCE = 2.0
@@ -215,8 +215,10 @@ class TaskWatch:
         #: When it last saw that there is no executor, by the monotonic clock.
         self.alone_at = -math.inf
         self._looked = -math.inf
-        #: When there was an executor last, or it was told that there is none.
+        #: When there was an executor last.
         self._alone = 0.0
+        #: When it is told (again) that there is none.
+        self._tells_at = -math.inf
         #: What it knows of the session that it looks at: another one begins with nothing.
         self._context: SparkContext | None = None
         self._spark: _Records | None = None
@@ -270,13 +272,15 @@ class TaskWatch:
     ) -> bool:
         """Say that nobody works for the job, and who has the cores, unless nobody ever will."""
         if any(each["isActive"] and each["id"] != "driver" for each in executors):
-            self._alone = now
+            self._alone, self._tells_at = now, -math.inf
             return False
         self.alone_at = now
         if now - self._alone > _ALONE:
             if not spark.is_known():
                 return True
-            self._alone = now + _AGAIN - _ALONE
+            if now < self._tells_at:
+                return False
+            self._tells_at = now + _AGAIN
             logger.warning("job %s waits for cores: %s", self._job, spark.who_has_cores())
         return False
 

@@ -55,6 +55,9 @@ _PACKED_PYTHON = f"./{_UNPACKED}/bin/python"
 _BEATS = 6
 #: How long a machine of the cluster may take to accept a connection.
 _CONNECTING = "5s"
+#: How long a request may wait on a connection that is silent.  Spark hangs up after the timeout of
+#: its network otherwise, and a master takes a driver that has hung up for ended, cut off or not.
+_SILENT = "600s"
 #: Executors come with the first tasks, and stay.
 _ON_DEMAND = {
     "enabled": "true",
@@ -81,6 +84,7 @@ def cluster_config(settings: JobSettings) -> dict[str, str]:
         "spark.executor.heartbeat.maxFailures": str(_BEATS),
         # A machine that is gone refuses nothing: each try of a connection waits to its end.
         "spark.rpc.io.connectionCreationTimeout": _CONNECTING,
+        "spark.rpc.io.connectionTimeout": _SILENT,
         "spark.shuffle.io.connectionCreationTimeout": _CONNECTING,
         "spark.shuffle.io.maxRetries": "2",
         "spark.shuffle.io.retryWait": "1s",
