@@ -34,9 +34,9 @@ from headrace.protocol.transactions import (
 )
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.spark.driver import assemble
-from headrace.spark.plans import pickle_plan
 from headrace.spark.session import get_session, scratch_folder
 from headrace.spark.source import QueryStart, blocks_of, run_query
+from headrace.spark.statistics import pickle_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

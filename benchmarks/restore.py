@@ -21,8 +21,7 @@ from benchmarks.word_count import word_count
 from headrace.client import Admin, Client, Jobs, PullConsumer
 from headrace.keys import encode_keys, partitions_of
 from headrace.protocol.transactions import CommitRecord, StateSummary
-from headrace.runtime.commit.broker import BrokerTransactions
-from headrace.runtime.commit.transactions import Attempt, BatchEnd
+from headrace.runtime.commit.transactions import Attempt, BatchEnd, BrokerTransactions
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.state.home import StateTopicReader
 from headrace.runtime.state.local import LocalCopies

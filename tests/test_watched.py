@@ -39,7 +39,7 @@ from headrace.client import (
 )
 from headrace.client.blocking import LoopThread
 from headrace.connect.connectors.foreign_topics import TopicWatch
-from headrace.connect.connectors.http._inbox import Arrival
+from headrace.connect.connectors.http._server import Arrival
 from headrace.connect.connectors.http.source import Journal, JournaledInbox
 from headrace.connect.coordination import Cluster as WorkerCluster
 from headrace.connect.hosts.channel import Serving

@@ -14,8 +14,8 @@ import pytest
 
 from headrace.client import Client, Message, Producer, PullConsumer
 from headrace.errors import StateError
+from headrace.runtime.jobs.reset import exported, import_state
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.rescaling import exported, import_state
 from headrace.runtime.state.views import StateView
 from headrace.topology import Topology, Tuple
 from headrace.transactions import KeyValueBolt, TransactionTopologyBuilder

@@ -12,10 +12,9 @@ import msgspec
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.broker.network.limits import Limits
-from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.broker.network.listener import Limits
+from headrace.protocol.codes import Credentials, RequestCode, ResponseCode
 from headrace.protocol.frames import Command
-from headrace.protocol.signing import Credentials
 from headrace.protocol.transactions import OpenRequest
 from headrace.quiet_log import QuietLog
 from tests.breaking import soon

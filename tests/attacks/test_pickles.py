@@ -185,7 +185,7 @@ OPENERS = {
     "serdes/base.py": "it looks at the signature first",
     "runtime/bolts/bolts.py": "frames go from task to task inside of Spark",
     "runtime/user_code.py": "so do the failures of tasks",
-    "spark/plans.py": "the plan comes from the driver, with the job",
+    "spark/statistics.py": "the plan comes from the driver, with the job",
     "spark/ticks.py": "so do the offsets of a batch",
     "connect/data/engine.py": "from the standard input that the worker has made",
     "transactions/components.py": "from a folder that only this user can write to",

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker, spawn_broker
-from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.messages import StoredMessage, decode_messages
+from headrace.protocol.routes import loads
 from tests.broker.test_keeping import store_of
 from tests.broker.wire import JobWire, Wire
 

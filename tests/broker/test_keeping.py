@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.broker.keeping import parse_compaction, parse_retention, parse_size
+from headrace.broker.topics import parse_compaction, parse_retention, parse_size
 from headrace.errors import OffsetExpiredError, SettingsError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.messages import Message, decode_messages
 from headrace.protocol.transactions import CommitRecord, PlanAnswer
-from headrace.runtime.sources.starts import starting_offsets
+from headrace.runtime.planning import starting_offsets
 from headrace.store import MessageStore
 from headrace.store.compaction import CompactionSettings
 from tests.broker.wire import COMMIT_TOPIC, JobWire, staged_part

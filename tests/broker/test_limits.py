@@ -19,7 +19,7 @@ import pytest
 
 from headrace.broker import BrokerProcess, BrokerSettings, EmbeddedBroker, Limits, spawn_broker
 from headrace.broker.network.connection import ConnectionLedger
-from headrace.broker.network.descriptors import most_connections
+from headrace.broker.network.listener import most_connections
 from headrace.errors import SettingsError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command, encode

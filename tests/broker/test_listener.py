@@ -6,8 +6,7 @@ import asyncio
 import socket
 
 from headrace.broker.network.connection import Connection, ConnectionLedger, Hooks
-from headrace.broker.network.limits import Limits
-from headrace.broker.network.listener import Admission, Listener
+from headrace.broker.network.listener import Admission, Limits, Listener
 
 
 def test_connection_that_comes_while_the_port_closes_is_closed() -> None:

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from headrace.broker import EmbeddedBroker
-from headrace.broker.network.limits import Limits
+from headrace.broker.network.listener import Limits
 from headrace.broker.offsets import Questions
 from headrace.errors import RequestTimeoutError
-from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command, encode
+from headrace.protocol.routes import loads
 from tests.broker.wire import JobWire, Wire
 
 

@@ -9,8 +9,8 @@ from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.broker.transactions.book import read_halves
 from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
 from headrace.protocol.frames import Command
-from headrace.protocol.ids import decode_offset_id
 from headrace.protocol.messages import Message, StoredMessage, decode_messages
+from headrace.protocol.properties import decode_offset_id
 from headrace.protocol.records import RecordFields, encode_record
 from tests.broker.wire import JobWire, Wire
 

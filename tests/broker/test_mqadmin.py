@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.groups import SubscriptionGroupTable
-from headrace.protocol.routes import TopicConfigTable
+from headrace.protocol.routes import TopicConfigTable, loads
 from tests.broker.wire import Wire
 from tests.java.clients import Java, JavaConsumer
 

@@ -12,9 +12,16 @@ import pytest
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Client, Message, Producer, PullConsumer
 from headrace.errors import SettingsError
-from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
-from headrace.protocol.routes import ClusterInfo, DataVersion, TopicList, TopicRoute, body_checksum
+from headrace.protocol.routes import (
+    ClusterInfo,
+    DataVersion,
+    TopicList,
+    TopicRoute,
+    body_checksum,
+    dumps,
+    loads,
+)
 from tests.broker.wire import JobWire, Wire, registration
 from tests.clusters import running_name_server, running_rocketmq_broker
 from tests.java.clients import Java

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.rates import Rate
+from headrace.broker.static_topics import Rate
 
 
 def test_rate_without_samples_is_zero() -> None:

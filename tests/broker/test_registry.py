@@ -10,7 +10,6 @@ import pytest
 
 from headrace.broker.naming.registry import BrokerPlace, BrokerRegistry, Registration
 from headrace.errors import ProtocolError
-from headrace.protocol.bodies import dumps
 from headrace.protocol.routes import (
     DataVersion,
     MappingInfo,
@@ -18,6 +17,7 @@ from headrace.protocol.routes import (
     RegisterBroker,
     TopicConfig,
     TopicConfigTable,
+    dumps,
     read_registration,
 )
 

@@ -9,12 +9,10 @@ import msgspec
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode, ResponseCode
-from headrace.protocol.compression import compress
 from headrace.protocol.frames import Command
-from headrace.protocol.messages import StoredMessage
-from headrace.protocol.routes import TopicConfig
+from headrace.protocol.messages import StoredMessage, compress
+from headrace.protocol.routes import TopicConfig, loads
 from tests.broker.test_delays import FAST, wait_for
 from tests.broker.wire import Wire
 

@@ -14,10 +14,10 @@ import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker, core, spawn_broker
 from headrace.errors import SettingsError, StoreLockedError
-from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
+from headrace.protocol.routes import loads
 from tests.broker.wire import JobWire, Wire
 
 

@@ -14,9 +14,15 @@ import pytest
 from headrace.broker import EmbeddedBroker
 from headrace.broker.static_topics import LogicalQueue, StaticTopics
 from headrace.errors import BrokerError, InvalidParameterError
-from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
-from headrace.protocol.routes import MappingDetail, MappingItem, TopicConfig, TopicRoute
+from headrace.protocol.routes import (
+    MappingDetail,
+    MappingItem,
+    TopicConfig,
+    TopicRoute,
+    dumps,
+    loads,
+)
 from tests.broker.wire import JobWire, Wire
 from tests.clusters import SCRIPT, require_rocketmq
 from tests.java.clients import Java

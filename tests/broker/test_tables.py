@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from headrace.broker import EmbeddedBroker, core
-from headrace.broker.locks import QueueLocks
+from headrace.broker.clients import QueueLocks
+from headrace.broker.handlers.pull import LongPolls
 from headrace.broker.offsets import ConsumerOffsets
-from headrace.broker.polls import LongPolls
 from headrace.broker.snapshots import load_snapshot, save_snapshot
 from headrace.errors import CorruptLogError
 

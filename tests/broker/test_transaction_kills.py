@@ -15,8 +15,8 @@ import pytest
 from headrace.broker import BrokerProcess, spawn_broker
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
-from headrace.protocol.ids import decode_offset_id
 from headrace.protocol.messages import decode_messages
+from headrace.protocol.properties import decode_offset_id
 from tests.broker.wire import Wire
 
 SEED = int(os.environ.get("FAULTS_SEED", "7"))

@@ -17,8 +17,8 @@ from headrace.broker.core import Core
 from headrace.failpoints import ENVIRONMENT_VARIABLE
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
-from headrace.protocol.ids import decode_offset_id
 from headrace.protocol.messages import StoredMessage, decode_messages
+from headrace.protocol.properties import decode_offset_id
 from tests.broker.wire import Wire
 from tests.java.clients import Java, Verdict
 

@@ -10,12 +10,17 @@ from typing import Self
 
 import msgspec
 
-from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Buffer, Command, FrameBuffer, encode
 from headrace.protocol.messages import Message, encode_batch
 from headrace.protocol.records import encode_records
-from headrace.protocol.routes import DataVersion, RegisterBroker, TopicConfig, TopicConfigTable
+from headrace.protocol.routes import (
+    DataVersion,
+    RegisterBroker,
+    TopicConfig,
+    TopicConfigTable,
+    dumps,
+)
 from headrace.protocol.transactions import (
     CommitRecord,
     CommitRequest,

@@ -22,10 +22,9 @@ from headrace.errors import (
     TopicNotFoundError,
     UnknownBrokerError,
 )
-from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command, encode
-from headrace.protocol.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
+from headrace.protocol.routes import BrokerData, ClusterInfo, QueueData, TopicRoute, dumps
 from tests.client.scripted_server import Answer, ScriptedServer, scripted
 
 FAST = ClientSettings(

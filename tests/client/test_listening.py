@@ -25,11 +25,10 @@ from headrace.client._consuming import MessageProcessing, OrderedWorkers, Proces
 from headrace.client._listening import Heard, Listener, Listening
 from headrace.client._push_engine import MemberLocks
 from headrace.client.deliveries import ABANDONED
-from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult
-from headrace.protocol.routes import BrokerData, ClusterInfo
+from headrace.protocol.routes import BrokerData, ClusterInfo, dumps, loads
 from tests.client.scripted_server import ScriptedServer, scripted
 
 QUEUE = MessageQueue("lines", "b", 0)

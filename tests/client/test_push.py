@@ -30,10 +30,10 @@ from headrace.client import (
     StoredMessage,
 )
 from headrace.errors import ConfigurationError, SettingsError, TopicNotFoundError
-from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Buffer, Command
 from headrace.protocol.groups import LockRequest, LockResult, dead_letter_topic
+from headrace.protocol.routes import QueueRef, dumps, loads
 from tests.clusters import Cluster
 
 MakeTopic = Callable[..., str]

@@ -8,10 +8,10 @@ from typing import cast
 
 from headrace.client import AsyncClient, MessageQueue
 from headrace.client._push_engine import MemberLocks
-from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult
+from headrace.protocol.routes import dumps, loads
 
 QUEUES = [MessageQueue("lines", "b", number) for number in (0, 1)]
 

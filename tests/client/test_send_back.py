@@ -9,11 +9,10 @@ import pytest
 
 from headrace.client import DEAD_LETTER, AsyncClient, MessageQueue, Outcome, Retry, StoredMessage
 from headrace.client._consuming import SendBack
-from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.properties import decode_properties
-from headrace.protocol.routes import LOGICAL_BROKER, BrokerData, QueueData, TopicRoute
+from headrace.protocol.routes import LOGICAL_BROKER, BrokerData, QueueData, TopicRoute, dumps
 from tests.client.scripted_server import ScriptedServer, scripted
 
 QUEUE = MessageQueue("lines", "b", 3)

@@ -18,7 +18,6 @@ from headrace.client import (
     PullConsumer,
 )
 from headrace.client.pulling import topic_fields
-from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.routes import (
@@ -29,6 +28,8 @@ from headrace.protocol.routes import (
     MappingItem,
     QueueData,
     TopicRoute,
+    dumps,
+    loads,
 )
 from tests.client.test_groups import bodies
 from tests.client.test_push import until

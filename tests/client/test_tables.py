@@ -28,11 +28,10 @@ from headrace.client import (
 )
 from headrace.errors import BrokerError, ConfigurationError, RequestTimeoutError
 from headrace.keys import encode_key, partition_of
-from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.records import encode_records
-from headrace.protocol.routes import BrokerData, QueueData, TopicRoute
+from headrace.protocol.routes import BrokerData, QueueData, TopicRoute, dumps
 from headrace.protocol.stamps import stamp_records
 from headrace.store.compaction import CompactionSettings
 from tests.client.scripted_server import scripted

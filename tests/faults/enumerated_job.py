@@ -18,8 +18,7 @@ import pyarrow as pa
 from headrace import StreamBuilder, serdes
 from headrace.client import Admin, Client, ClientSettings, Producer, PullConsumer
 from headrace.errors import HeadraceError
-from headrace.protocol.commit_log import CommitReader
-from headrace.protocol.transactions import CommitRecord, commit_in
+from headrace.protocol.transactions import CommitReader, CommitRecord, commit_in
 from headrace.topology import Topology
 from tests.faults.harness import PATIENT, await_true
 from tests.faults.verification import bodies_by_key, history_problems, messages_of

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 from headrace.client import Admin, Client
 from headrace.failpoints import ENVIRONMENT_VARIABLE, arm, arm_in_folder, read_hits
-from headrace.protocol.commit_log import CommitReader
-from headrace.protocol.transactions import commit_in
+from headrace.protocol.transactions import CommitReader, commit_in
 from headrace.runtime.commit.drivers import DriverName
 from headrace.topology import Topology
 from tests.faults.broker import Broker, kept_running, running_broker

@@ -33,8 +33,8 @@ from headrace.settings import JobSettings
 from headrace.spark import worker
 from headrace.spark.cluster import make_connection, prepare_topics
 from headrace.spark.driver import assemble
-from headrace.spark.plans import pickle_plan
 from headrace.spark.source import JobReader, QueryStart, blocks_of, stage_function
+from headrace.spark.statistics import pickle_plan
 from headrace.topology import Topology
 from tests.faults.word_pipeline import topology
 

@@ -13,8 +13,7 @@ import msgspec
 
 from headrace.client import Admin, Client, MessageQueue
 from headrace.keys import key_from_properties
-from headrace.protocol.commit_log import CommitReader, Verdict
-from headrace.protocol.transactions import CommitRecord, commit_in
+from headrace.protocol.transactions import CommitReader, CommitRecord, Verdict, commit_in
 from headrace.topology import Topology
 from tests.faults.proof_feeder import Sent
 from tests.faults.proof_followers import Follower, StateFollower

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from headrace import serdes, tumbling
 from headrace.cli.app import app
 from headrace.errors import StateError
+from headrace.runtime.jobs.reset import exported, import_state, rescale
 from headrace.runtime.standing import OperatorStatistics, standing_of
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.rescaling import exported, import_state, rescale
 from headrace.runtime.state.views import StateView
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology

@@ -30,9 +30,9 @@ from headrace import (
 from headrace.columns import count
 from headrace.columns import sum as sum_of
 from headrace.errors import StateError
+from headrace.runtime.jobs.reset import exported, import_state, rescale
 from headrace.runtime.stage import PROCESSORS
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.rescaling import exported, import_state, rescale
 from headrace.runtime.state.views import StateView
 from headrace.serdes import Deserializer, Keyed
 from headrace.streams import GlobalTable, KeyedStream, Stream, StreamBuilder, Table

@@ -12,8 +12,8 @@ from headrace import serdes
 from headrace.errors import PartitionCountError, StateError
 from headrace.runtime import StateMigration
 from headrace.runtime.commit.drivers import Lease
+from headrace.runtime.jobs.reset import rescale
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.rescaling import rescale
 from headrace.runtime.state.views import StateView
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology, commit_topic

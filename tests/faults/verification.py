@@ -12,10 +12,9 @@ import pyarrow as pa
 from headrace import Topology, serdes
 from headrace.client import Client, PullConsumer
 from headrace.keys import decode_keys, key_from_properties
-from headrace.protocol.commit_log import CommitReader, Verdict
 from headrace.protocol.journal_tags import TAG, FirstCopies, parse_tags
 from headrace.protocol.messages import StoredMessage
-from headrace.protocol.transactions import CommitRecord, commit_in
+from headrace.protocol.transactions import CommitReader, CommitRecord, Verdict, commit_in
 from headrace.runtime.state.home import StateTopicReader
 from tests.faults.word_pipeline import EACH, LATEST, LINES, pipeline
 

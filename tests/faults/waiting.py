@@ -15,8 +15,8 @@ from headrace.errors import HeadraceError
 from headrace.runtime.job_plan import JobConnection
 from headrace.settings import JobSettings
 from headrace.spark.cluster import Prepared, make_connection, prepare_topics
-from headrace.spark.plans import pickle_plan
 from headrace.spark.standby import Standby
+from headrace.spark.statistics import pickle_plan
 from tests.faults.local_driver import PARTITIONS
 from tests.faults.word_pipeline import topology
 

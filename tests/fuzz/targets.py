@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.broker.access import read_rules
-from headrace.broker.network.limits import Limits
+from headrace.broker.network.listener import Limits
 from headrace.broker.requests import Request
 from headrace.errors import (
     HeadraceError,
@@ -21,11 +21,8 @@ from headrace.errors import (
     SettingsError,
     StateError,
 )
-from headrace.protocol.attributes import apply_attributes
-from headrace.protocol.bodies import loads
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.columns import decode_columns
-from headrace.protocol.compression import decompress
 from headrace.protocol.frames import Command, FrameBuffer, encode
 from headrace.protocol.groups import (
     ConsumerConnections,
@@ -35,12 +32,18 @@ from headrace.protocol.groups import (
     TopicStats,
     split_tags,
 )
-from headrace.protocol.ids import decode_offset_id
 from headrace.protocol.layout import locate, record_starts
-from headrace.protocol.messages import decode_messages
-from headrace.protocol.properties import decode_properties
+from headrace.protocol.messages import decode_messages, decompress
+from headrace.protocol.properties import decode_offset_id, decode_properties
 from headrace.protocol.records import Records, batch_to_records, largest_records
-from headrace.protocol.routes import ClusterInfo, RegisterBroker, TopicConfigTable, TopicRoute
+from headrace.protocol.routes import (
+    ClusterInfo,
+    RegisterBroker,
+    TopicConfigTable,
+    TopicRoute,
+    apply_attributes,
+    loads,
+)
 from headrace.protocol.stamps import stamp_records, tag_hashes
 from headrace.protocol.transactions import (
     CommitRequest,
@@ -51,8 +54,8 @@ from headrace.protocol.transactions import (
     split_queue_name,
     stored_commit,
 )
+from headrace.runtime.jobs.reset import _entry
 from headrace.runtime.state.local import read_changes
-from headrace.runtime.state.rescaling import _entry
 from tests.fuzz import corpus
 
 __all__ = ["TARGETS", "Target"]

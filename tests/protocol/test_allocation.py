@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.protocol.allocation import average_rule
-from headrace.protocol.bodies import QueueRef
+from headrace.protocol.groups import average_rule
+from headrace.protocol.routes import QueueRef
 
 MEMBERS = st.lists(st.text(min_size=1, max_size=4), min_size=1, max_size=12, unique=True)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import InvalidParameterError
-from headrace.protocol.attributes import apply_attributes, write_attributes
+from headrace.protocol.routes import apply_attributes, write_attributes
 
 COMPACTION = {"cleanup.policy": "COMPACTION"}
 

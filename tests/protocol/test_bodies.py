@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
 from headrace.protocol import groups, routes
-from headrace.protocol.bodies import JsonBody, QueueRef, dumps, loads
+from headrace.protocol.routes import JsonBody, QueueRef, dumps, loads
 
 BODIES = [
     value

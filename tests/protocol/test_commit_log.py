@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.protocol.commit_log import CommitReader, Verdict, newest_known, record_key
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import (
+    CommitReader,
+    CommitRecord,
+    Verdict,
+    newest_known,
+    record_key,
+)
 
 VALID, REPEATED, VOID = Verdict.VALID, Verdict.REPEATED, Verdict.VOID
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
-from headrace.protocol.compression import compress, decompress
+from headrace.protocol.messages import compress, decompress
 from tests.protocol.reference import packed
 
 FLAGS = [0x001, 0x101, 0x201, 0x301]

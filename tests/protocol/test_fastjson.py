@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
-from headrace.protocol.bodies import parse
+from headrace.protocol.routes import parse
 
 SCALARS = st.one_of(
     st.none(),

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.groups import (
     ConsumerData,
     Heartbeat,
@@ -14,6 +13,7 @@ from headrace.protocol.groups import (
     SubscriptionData,
     split_tags,
 )
+from headrace.protocol.routes import QueueRef, dumps, loads
 
 JAVA_HEARTBEAT = b"""{"clientID":"127.0.0.1@1#2@STREAM","consumerDataSet":[{"consumeFromWhere":
 "CONSUME_FROM_FIRST_OFFSET","consumeType":"CONSUME_ACTIVELY","groupName":"g","messageModel":

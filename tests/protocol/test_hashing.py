@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.protocol.allocation import java_hash, java_order
+from headrace.protocol.groups import java_hash, java_order
 
 
 @pytest.mark.parametrize(

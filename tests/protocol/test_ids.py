@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
-from headrace.protocol.ids import UniqueKeys, decode_offset_id, encode_offset_id
+from headrace.protocol.properties import UniqueKeys, decode_offset_id, encode_offset_id
 from tests.protocol.reference import hosts
 
 

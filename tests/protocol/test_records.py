@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import MessageRejectedError, MessageTooLargeError, ProtocolError
 from headrace.protocol import records as records_module
-from headrace.protocol.allocation import java_hash
+from headrace.protocol.groups import java_hash
 from headrace.protocol.layout import locate, record_starts
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.records import (

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import json
 
-from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.routes import (
     BrokerData,
     ClusterInfo,
     MappingDetail,
     QueueData,
+    QueueRef,
     TopicConfig,
     TopicRoute,
+    dumps,
+    loads,
 )
 
 CLUSTER = b"""{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"127.0.0.1:10911"},

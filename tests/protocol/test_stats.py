@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 
-from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.groups import ConsumerConnections, ConsumeStats, TopicOffset, TopicStats
+from headrace.protocol.routes import QueueRef, dumps, loads
 
 STATS = b"""{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:{
 "lastUpdateTimestamp":1700000000000,"maxOffset":5,"minOffset":0}},"topicPutTps":0.5}"""

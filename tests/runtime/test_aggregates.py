@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace import serdes
 from headrace.errors import TopologyError
 from headrace.runtime import TopologyTestDriver
-from headrace.runtime.aggregates.sets import STANDARD_ERROR, HyperLogLog
+from headrace.runtime.aggregates.algebra import STANDARD_ERROR, HyperLogLog
 from headrace.streams import KeyedStream, StreamBuilder, Table
 from headrace.streams.windowed import WindowedStream
 from headrace.topology import Accumulator, EntriesSerde

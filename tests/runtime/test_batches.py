@@ -18,7 +18,7 @@ from headrace.protocol.records import encode_records
 from headrace.protocol.stamps import stamp_records
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.batches.cutting import CommittedBatch, Cutter, make_tag
-from headrace.runtime.batches.positions import SinkPosition, SinkPositions, begins_within
+from headrace.runtime.batches.reading import SinkPosition, SinkPositions, begins_within
 from headrace.topology import BatchSink
 
 Tag = tuple[int, int]

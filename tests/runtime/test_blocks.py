@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pyarrow as pa
 
-from headrace.runtime.blocks import Rows
+from headrace.runtime.control import Rows
 
 
 def rows(*values: bytes, mark: int) -> Rows:

@@ -24,8 +24,8 @@ from headrace import (
 )
 from headrace.keys import encode_key
 from headrace.runtime import TopologyTestDriver
+from headrace.runtime.state.interface import Timers
 from headrace.runtime.state.store import MemoryBase, MemoryStore
-from headrace.runtime.state.timers import Timers
 
 WINDOWS = 3000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from headrace.errors import HeadraceError, RequestTimeoutError, RollbackError, UserCodeError
-from headrace.runtime.blocks import Block, BlockKind
+from headrace.runtime.control import Block, BlockKind
 from headrace.runtime.task import guarded
 from headrace.runtime.user_code import raise_failure
 

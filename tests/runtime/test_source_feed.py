@@ -18,13 +18,12 @@ from headrace.client import MessageQueue
 from headrace.errors import DeserializationError, ProtocolError
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.columns import MessageColumns, decode_columns
-from headrace.protocol.ids import LOCALHOST
+from headrace.protocol.properties import LOCALHOST
 from headrace.protocol.records import encode_records
 from headrace.protocol.stamps import stamp_records
-from headrace.runtime.blocks import Block
-from headrace.runtime.chunk import Chunk
+from headrace.runtime.chunk import Chunk, Marks
+from headrace.runtime.control import Block
 from headrace.runtime.event_time.watermarks import QueueWatermark, SourceWatermarks
-from headrace.runtime.marks import Marks
 from headrace.runtime.planning import OffsetRange, Split
 from headrace.runtime.sources.task import Run, SourceFeed, run_source
 from headrace.runtime.user_code import Finder, Original

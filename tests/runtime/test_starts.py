@@ -11,7 +11,7 @@ import pytest
 
 from headrace import serdes
 from headrace.protocol.transactions import PlanAnswer
-from headrace.runtime.sources.starts import chosen_offsets, sources_that_begin
+from headrace.runtime.planning import chosen_offsets, sources_that_begin
 from headrace.topology import Source, Start
 
 QUEUES = ["a@x@0", "a@x@1", "b@x@0"]

@@ -17,7 +17,7 @@ from headrace.errors import (
     TaskFailedError,
     UserCodeError,
 )
-from headrace.runtime.supervision import (
+from headrace.runtime.time_limit import (
     FailureRecord,
     RetryPolicy,
     TryAgain,

@@ -18,10 +18,10 @@ from headrace.broker.naming import registry
 from headrace.client import Producer, _connection
 from headrace.client._consuming import ProcessQueue
 from headrace.protocol.transactions import StateSummary
+from headrace.runtime import planning
+from headrace.runtime.chunk import _BROKER_BITS, Marks
 from headrace.runtime.commit.journal import publishing
 from headrace.runtime.commit.journal.publishing import Publisher
-from headrace.runtime.marks import _BROKER_BITS, Marks
-from headrace.runtime.sources import starts
 from headrace.runtime.state import local
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.store import ChangeSet
@@ -30,7 +30,7 @@ from headrace.spark import source, standby
 from headrace.store import MessageStore, QueueAppend, StageKey
 from headrace.store.fileops import read_all
 from headrace.store.log import CommitLog
-from headrace.store.replication.leading import ReplicaBook, Settled
+from headrace.store.replication.copyist import ReplicaBook, Settled
 from headrace.store.requests import UnitResult
 from headrace.store.staging import _StagedFiles
 from headrace.store.writer import Writer
@@ -204,7 +204,7 @@ MUTANTS = (
     Mutant(
         "offsets are not held against their queues",
         since=5,
-        changes=((starts, "held_offsets", _as_they_are), (source, "held_offsets", _as_they_are)),
+        changes=((planning, "held_offsets", _as_they_are), (source, "held_offsets", _as_they_are)),
     ),
     Mutant(
         "copies of another line are taken",

@@ -17,10 +17,10 @@ from headrace.errors import (
     PredecessorMismatchError,
 )
 from headrace.protocol.transactions import CommitRequest
-from headrace.runtime.commit.broker import BrokerTransactions
+from headrace.runtime.commit.transactions import BrokerTransactions
 from headrace.runtime.jobs.journal import abort
+from headrace.runtime.jobs.reset import exported, import_state, rescale
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.rescaling import exported, import_state, rescale
 from headrace.runtime.state.views import StateView
 from headrace.topology.names import commit_topic
 from tests.simulation.checks import require

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-import headrace.runtime.sources.starts
+import headrace.runtime.planning
 import headrace.store.maintenance
 from headrace.errors import (
     BrokerStorageError,
@@ -331,7 +331,7 @@ class Losses:
 
         with ExitStack() as stack:
             stack.enter_context(patch.object(self._drivers, "forgives", self._forgives))
-            stack.enter_context(patch.object(headrace.runtime.sources.starts, "logger", self))
+            stack.enter_context(patch.object(headrace.runtime.planning, "logger", self))
             stack.enter_context(
                 patch.object(headrace.store.maintenance, "end_of_expired", end_of_expired)
             )

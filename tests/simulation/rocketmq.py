@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from headrace.broker.locks import QueueLocks
+from headrace.broker.clients import QueueLocks
 from headrace.errors import BrokerError, TopicNotFoundError
-from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
 from headrace.protocol.frames import Command, FrameBuffer, encode
 from headrace.protocol.groups import LockRequest, LockResult, RuntimeInfo
@@ -25,9 +24,12 @@ from headrace.protocol.routes import (
     BrokerData,
     ClusterInfo,
     QueueData,
+    QueueRef,
     TopicConfig,
     TopicList,
     TopicRoute,
+    dumps,
+    loads,
 )
 from headrace.protocol.stamps import stamp_records
 from tests.simulation.network import DirectLoop, Network

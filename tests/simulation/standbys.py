@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import headrace.spark.job
 import headrace.spark.standby
-from headrace.broker.locks import QueueLocks
+from headrace.broker.clients import QueueLocks
 from headrace.runtime.commit.drivers import Lease
 from headrace.spark.standby import Standby
 from headrace.topology.names import commit_topic

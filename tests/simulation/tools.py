@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.client import Admin, Client, ClientSettings, Message, MessageQueue, Producer
 from headrace.errors import HeadraceError, TopicNotFoundError
-from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import (
@@ -36,6 +35,8 @@ from headrace.protocol.routes import (
     TopicConfigList,
     TopicRoute,
     body_checksum,
+    dumps,
+    loads,
 )
 from tests.broker.wire import pull_fields, registration
 from tests.simulation.checks import require

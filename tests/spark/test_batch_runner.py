@@ -17,7 +17,7 @@ from headrace.client import Admin, Message, Producer, PullConsumer
 from headrace.errors import OffsetExpiredError, StateError
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.batches.cutting import CommittedBatch, make_tag
-from headrace.runtime.batches.positions import SinkPosition, SinkPositions
+from headrace.runtime.batches.reading import SinkPosition, SinkPositions
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.settings import JobSettings

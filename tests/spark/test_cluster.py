@@ -17,7 +17,7 @@ from headrace.errors import SettingsError
 from headrace.packing.archive import MANIFEST
 from headrace.settings import JobSettings
 from headrace.spark.cluster import Shipment
-from headrace.spark.plans import own_versions
+from headrace.spark.statistics import own_versions
 
 CLUSTER = "spark://10.0.0.1:7077"
 

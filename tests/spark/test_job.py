@@ -23,8 +23,8 @@ from headrace.errors import (
     TopicNotFoundError,
     UserCodeError,
 )
+from headrace.runtime.jobs.reset import rescale
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.rescaling import rescale
 from headrace.spark import StreamJob
 from headrace.streams import StreamBuilder
 from headrace.topology import Accumulator

@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from headrace.spark.masters import find_master
+from headrace.spark.session import find_master
 
 #: As a master answers, also one that asks for a secret: there is no such file.
 _NO_SUCH_FILE = struct.pack(">qbi", 21, 8, 8) + b"headrace"

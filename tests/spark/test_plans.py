@@ -18,14 +18,14 @@ from headrace import StreamBuilder, serdes, tumbling
 from headrace import settings as settings_module
 from headrace.broker import EmbeddedBroker
 from headrace.errors import WorkerMismatchError
-from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
+from headrace.runtime.control import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.job_plan import JobPlan
 from headrace.runtime.task import guarded
 from headrace.runtime.user_code import raise_failure
 from headrace.settings import JobSettings
-from headrace.spark import StreamJob, plans
+from headrace.spark import StreamJob, statistics
 from headrace.spark.cluster import make_connection
-from headrace.spark.plans import PlanHandle, own_versions, pickle_plan, unpickle_plan
+from headrace.spark.statistics import PlanHandle, own_versions, pickle_plan, unpickle_plan
 from tests.spark.pipelines import LIMIT, Rig
 
 MACHINE = socket.gethostname()
@@ -229,7 +229,7 @@ def test_a_job_ends_at_once_where_workers_have_another_version(
     builder.source(lines, serdes.string).sink(words, serdes.string)
     job = StreamJob(builder.build(), rig.settings())
     with monkeypatch.context() as older:
-        older.setattr(plans, "own_versions", lambda: theirs)
+        older.setattr(statistics, "own_versions", lambda: theirs)
         job.prepare()
     told = f"machine {MACHINE} runs headrace {own_versions()['headrace']}, and the driver of the job headrace 0.0.9"
     with pytest.raises(WorkerMismatchError, match=re.escape(told)), job.start():

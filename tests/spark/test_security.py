@@ -16,7 +16,7 @@ from headrace.errors import NoPermissionError, SettingsError
 from headrace.settings import JobSettings
 from headrace.spark import StreamJob
 from headrace.spark.cluster import make_connection
-from headrace.spark.plans import pickle_plan
+from headrace.spark.statistics import pickle_plan
 from tests.spark.pipelines import LIMIT, Rig, word_count
 
 pytestmark = pytest.mark.spark

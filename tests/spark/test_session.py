@@ -21,8 +21,8 @@ from headrace.protocol.transactions import CommitRecord
 from headrace.settings import JobSettings
 from headrace.spark import driver, session
 from headrace.spark.cluster import Shipment
-from headrace.spark.plans import PlanHandle
 from headrace.spark.session import sweep_scratch
+from headrace.spark.statistics import PlanHandle
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc to look processes up in")

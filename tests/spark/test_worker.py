@@ -11,7 +11,7 @@ from headrace import StreamBuilder, serdes
 from headrace.runtime.job_plan import JobPlan
 from headrace.settings import JobSettings
 from headrace.spark import worker
-from headrace.spark.plans import PlanHandle, pickle_plan
+from headrace.spark.statistics import PlanHandle, pickle_plan
 from headrace.spark.worker import connection
 
 

@@ -224,7 +224,7 @@ def test_a_hole_up_to_the_end_leads_to_the_end(tmp_path: Path) -> None:
 
 
 def test_a_tag_filter_applies_on_both_sides_of_the_seam(tmp_path: Path) -> None:
-    from headrace.protocol.allocation import java_hash
+    from headrace.protocol.groups import java_hash
 
     with opened(tmp_path) as store:
         for number in range(10):

@@ -9,8 +9,7 @@ import pytest
 
 from headrace.errors import JobFailedError, RollbackError
 from headrace.protocol.transactions import CommitRecord, PlanAnswer, Position, StagedPart
-from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
-from headrace.runtime.control import Summary
+from headrace.runtime.control import SUMMARY_STAGE, Block, BlockKind, Summary
 from headrace.runtime.job_plan import JobPlan
 from headrace.runtime.planning import hurries, least_splits, make_splits, plan_batch
 from headrace.runtime.testing.job import MemoryJob

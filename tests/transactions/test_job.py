@@ -15,8 +15,7 @@ from headrace.runtime.commit.drivers import LeaseWait
 from headrace.runtime.job_plan import JobPlan
 from headrace.settings import Guarantee
 from headrace.spark import worker
-from headrace.spark.plans import PlanHandle, pickle_plan
-from headrace.spark.statistics import total
+from headrace.spark.statistics import PlanHandle, pickle_plan, total
 from headrace.spark.worker import connection
 from headrace.transactions import TransactionTopology, TransactionTopologyBuilder
 from tests.transactions.components import Count, Words

@@ -13,8 +13,8 @@ import pytest
 
 from headrace.client import Client
 from headrace.errors import RollbackError, StateError
+from headrace.runtime.jobs.reset import exported, import_state, rescale
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.rescaling import exported, import_state, rescale
 from headrace.runtime.state.views import StateView
 from headrace.topology import BatchGroupId, Topology
 from headrace.transactions import Spout

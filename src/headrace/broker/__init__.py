@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.broker.embedded import BrokerProcess, EmbeddedBroker, spawn_broker
-from headrace.broker.network.limits import Limits
+from headrace.broker.network.listener import Limits
 from headrace.broker.replication.remote import PeerSecurity
 from headrace.broker.server import BrokerServer, BrokerSettings, BrokerStatistics
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import get_args
 
 from headrace.broker.embedded import READY_LINE, ExitCode
-from headrace.broker.network.descriptors import raise_limit
-from headrace.broker.network.limits import Limits
+from headrace.broker.network.listener import Limits, raise_limit
 from headrace.broker.replication.remote import PeerSecurity
 from headrace.broker.server import BrokerServer, BrokerSettings, TlsMode
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError

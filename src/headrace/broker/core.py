@@ -14,29 +14,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
-from headrace.broker.appends import AppendOutcome, Appends, OnAppended
-from headrace.broker.clients import ClientRegistry, Notify
+from headrace.broker import requests
+from headrace.broker.clients import ClientRegistry, Notify, QueueLocks
 from headrace.broker.delays import DelayedDelivery
+from headrace.broker.handlers.pull import (
+    AppendOutcome,
+    Appends,
+    LongPolls,
+    Mailbox,
+    OnAppended,
+    Queue,
+)
 from headrace.broker.jobs import JobBook
-from headrace.broker.keeping import COMPACTED, keep_as_configured
-from headrace.broker.locks import QueueLocks
 from headrace.broker.naming.registry import NameServer
-from headrace.broker.network import admission
-from headrace.broker.network.mailbox import Mailbox
 from headrace.broker.offsets import ConsumerOffsets, GroupTable, Questions
-from headrace.broker.polls import LongPolls, Queue
-from headrace.broker.rates import Rate
 from headrace.broker.replication.replicas import Replication
 from headrace.broker.requests import Refusals
 from headrace.broker.snapshots import SavedTable, load_snapshot, save_snapshot
-from headrace.broker.static_topics import StaticTopics
-from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX, TopicTable
+from headrace.broker.static_topics import Rate, StaticTopics
+from headrace.broker.topics import (
+    CLOSED_TOPICS,
+    COMPACTED,
+    RETRY_PREFIX,
+    TopicTable,
+    keep_as_configured,
+)
 from headrace.broker.transactions import Transactions
 from headrace.errors import BrokerError, StoreError
-from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.groups import SubscriptionGroupConfig
-from headrace.protocol.routes import MappingDetail, TopicConfig
+from headrace.protocol.routes import MappingDetail, TopicConfig, dumps
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
@@ -303,8 +310,8 @@ class Core:
         GroupNotFoundError
             When there is no such group, and none may be created.
         """
-        admission.check_group(self, group)
-        admission.check_new_topic(self, RETRY_PREFIX + group)
+        requests.check_group(self, group)
+        requests.check_new_topic(self, RETRY_PREFIX + group)
         queues = max(1, self.groups.get(group).retry_queue_nums)
         self.ensure_topic(RETRY_PREFIX + group, queues)
         return self.topics.get(RETRY_PREFIX + group)
@@ -371,7 +378,7 @@ class Core:
             timer.cancel()
             self.polls.remove(poll)
 
-        admission.check_polls(self, peer)
+        requests.check_polls(self, peer)
         poll = self.polls.add(queues, owner=peer.number, wake=woken)
         timer = self.loop.call_later(seconds, expired)
         return end

@@ -19,14 +19,13 @@ from headrace.broker.access import Guard
 from headrace.broker.core import Core
 from headrace.broker.handlers import HANDLERS
 from headrace.broker.handlers.jobs import restore_jobs
-from headrace.broker.keeping import compact_all
 from headrace.broker.naming.announcing import Announcer
 from headrace.broker.network.connection import Connection, ConnectionLedger, Hooks
-from headrace.broker.network.limits import Limits
-from headrace.broker.network.listener import Admission, Listener, server_context
+from headrace.broker.network.listener import Admission, Limits, Listener, server_context
 from headrace.broker.replication.promotion import begin_replication
 from headrace.broker.replication.remote import PeerSecurity
 from headrace.broker.requests import Outcome, Request, failure
+from headrace.broker.topics import compact_all
 from headrace.errors import HeadraceError, SettingsError, StoreError
 from headrace.private import is_loopback
 from headrace.protocol.codes import ResponseCode
@@ -36,7 +35,7 @@ from headrace.store.compaction import CompactionSettings
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from headrace.broker.polls import Queue
+    from headrace.broker.handlers.pull import Queue
     from headrace.protocol.replication import ReplicationInfo
 
 

@@ -134,8 +134,8 @@ def broker(
     if context.invoked_subcommand is not None:
         return
     from headrace.broker import BrokerSettings, Limits, PeerSecurity
-    from headrace.broker.keeping import parse_compaction, parse_retention, parse_size
-    from headrace.broker.network.descriptors import raise_limit
+    from headrace.broker.network.listener import raise_limit
+    from headrace.broker.topics import parse_compaction, parse_retention, parse_size
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="WARNING")
     mode: Literal["sync", "async"] = "sync" if flush is Flush.sync else "async"

@@ -605,8 +605,8 @@ def rescale(
     from rich.progress import Progress
 
     from headrace.runtime.jobs.journal import standing_of_job
+    from headrace.runtime.jobs.reset import rescale as move
     from headrace.runtime.state.home import StateHome
-    from headrace.runtime.state.rescaling import rescale as move
 
     with (
         cluster(namesrv, data_dir) as client,

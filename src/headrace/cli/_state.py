@@ -50,8 +50,8 @@ def get(
     data_dir: DataDir = None,
 ) -> None:
     """Show what a job keeps for a key; exit status 1 where it keeps nothing."""
+    from headrace.runtime.jobs.reset import entry_line
     from headrace.runtime.state.layouts import StateEntry
-    from headrace.runtime.state.rescaling import entry_line
 
     wanted = _key(key) if json else key
     with _view(job, operator, program, namesrv, data_dir) as view:
@@ -78,8 +78,8 @@ def scan(
     """Show what a job keeps, a line of JSON per entry."""
     from itertools import islice
 
+    from headrace.runtime.jobs.reset import entry_line
     from headrace.runtime.state.layouts import StateEntry
-    from headrace.runtime.state.rescaling import entry_line
 
     with _view(job, operator, program, namesrv, data_dir) as view:
         found = (
@@ -105,7 +105,7 @@ def export_state(
     data_dir: DataDir = None,
 ) -> None:
     """Write the whole state of an operator as lines that import takes."""
-    from headrace.runtime.state.rescaling import exported
+    from headrace.runtime.jobs.reset import exported
 
     count = 0
     with (
@@ -129,8 +129,8 @@ def import_file(
     data_dir: DataDir = None,
 ) -> None:
     """Replace the state of an operator of a stopped job by what a file holds."""
+    from headrace.runtime.jobs.reset import import_state
     from headrace.runtime.state.home import StateHome
-    from headrace.runtime.state.rescaling import import_state
 
     with cluster(namesrv, data_dir) as client, file.open() as lines:
         count = import_state(StateHome.of(job, client), operator, lines)

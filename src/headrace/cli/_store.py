@@ -15,7 +15,7 @@ from headrace.cli._terminal import say, terminal
 
 if TYPE_CHECKING:
     from headrace.store.damage.examination import Examination, RepairPlan
-    from headrace.store.damage.findings import Finding
+    from headrace.store.damage.inspection import Finding
 
 
 app = typer.Typer(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.client.deliveries import ABANDONED, DEAD_LETTER, Outcome, Retry
 from headrace.errors import ProtocolError
-from headrace.protocol.compression import readable
+from headrace.protocol.messages import readable
 from headrace.user_lines import user_line
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.push_options import MessageQueue, PushOptions, PushStatistics
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.private import owners_folder
-from headrace.protocol.bodies import JsonBody, QueueRef, dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult, retry_topic
+from headrace.protocol.routes import JsonBody, QueueRef, dumps, loads
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:

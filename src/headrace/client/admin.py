@@ -26,7 +26,6 @@ from headrace.errors import (
     RequestTimeoutError,
     TopicNotFoundError,
 )
-from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import (
@@ -37,9 +36,9 @@ from headrace.protocol.groups import (
     SubscriptionGroupTable,
     TopicStats,
 )
-from headrace.protocol.ids import decode_offset_id
 from headrace.protocol.messages import StoredMessage, decode_messages
-from headrace.protocol.routes import ClusterInfo, TopicConfig, TopicList
+from headrace.protocol.properties import decode_offset_id
+from headrace.protocol.routes import ClusterInfo, QueueRef, TopicConfig, TopicList, dumps, loads
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

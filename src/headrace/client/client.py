@@ -22,11 +22,10 @@ from headrace.errors import (
     TopicNotFoundError,
     broker_error,
 )
-from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.replication import PRIMARY
-from headrace.protocol.routes import LOGICAL_BROKER, ClusterInfo, TopicRoute
+from headrace.protocol.routes import LOGICAL_BROKER, ClusterInfo, TopicRoute, loads
 
 if TYPE_CHECKING:
     from datetime import timedelta

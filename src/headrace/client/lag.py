@@ -14,10 +14,10 @@ from msgspec import field
 
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.errors import NotFoundError, TopicNotFoundError
-from headrace.protocol.bodies import JsonBody, loads
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import ConsumerConnections, dead_letter_topic
+from headrace.protocol.routes import JsonBody, loads
 from headrace.protocol.transactions import CommitRecord, StagedBatch
 
 if TYPE_CHECKING:

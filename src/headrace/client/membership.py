@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import BrokerError, TopicNotFoundError
-from headrace.protocol.allocation import average_rule
-from headrace.protocol.bodies import dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import (
@@ -21,8 +19,10 @@ from headrace.protocol.groups import (
     ConsumerIds,
     Heartbeat,
     SubscriptionData,
+    average_rule,
     retry_topic,
 )
+from headrace.protocol.routes import dumps, loads
 
 if TYPE_CHECKING:
     from headrace.client.client import AsyncClient

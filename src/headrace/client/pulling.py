@@ -21,11 +21,11 @@ from headrace.client.results import (
     read_pull_answer,
 )
 from headrace.errors import NoPermissionError, NotFoundError, OffsetExpiredError, TopicNotFoundError
-from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import Perm, RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import SubscriptionGroupConfig
 from headrace.protocol.layout import record_starts
+from headrace.protocol.routes import dumps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping

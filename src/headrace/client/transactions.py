@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Self
 from headrace.client.membership import new_client_id
 from headrace.client.producer import AsyncProducer, SendResult
 from headrace.errors import ConfigurationError, HeadraceError, NotFoundError
-from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import RequestCode, SysFlag
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import Heartbeat, ProducerData
-from headrace.protocol.ids import decode_offset_id
 from headrace.protocol.messages import decode_messages
-from headrace.protocol.properties import PGROUP, TRAN_MSG
+from headrace.protocol.properties import PGROUP, TRAN_MSG, decode_offset_id
+from headrace.protocol.routes import dumps
 from headrace.user_lines import user_line
 from headrace.watched import watched_task
 

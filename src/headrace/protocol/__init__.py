@@ -18,16 +18,19 @@
 
 from __future__ import annotations
 
-from headrace.protocol.allocation import average_rule, java_hash
-from headrace.protocol.attributes import apply_attributes, write_attributes
-from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import VERSION, Perm, RequestCode, ResponseCode, SysFlag
 from headrace.protocol.columns import MessageColumns, decode_columns
 from headrace.protocol.frames import MAX_FRAME, Buffer, Command, FrameBuffer, decode, encode
-from headrace.protocol.ids import UniqueKeys, decode_offset_id, encode_offset_id
+from headrace.protocol.groups import average_rule, java_hash
 from headrace.protocol.layout import record_starts
 from headrace.protocol.messages import Message, StoredMessage, decode_messages, encode_batch
-from headrace.protocol.properties import decode_properties, encode_properties
+from headrace.protocol.properties import (
+    UniqueKeys,
+    decode_offset_id,
+    decode_properties,
+    encode_offset_id,
+    encode_properties,
+)
 from headrace.protocol.records import (
     RecordFields,
     Records,
@@ -37,6 +40,7 @@ from headrace.protocol.records import (
     join_records,
     record_sizes,
 )
+from headrace.protocol.routes import QueueRef, apply_attributes, dumps, loads, write_attributes
 from headrace.protocol.stamps import stamp_records, tag_hashes
 
 __all__ = [

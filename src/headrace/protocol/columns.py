@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from headrace.errors import ProtocolError
 from headrace.protocol.codes import SysFlag
-from headrace.protocol.compression import readable
 from headrace.protocol.layout import Int64s, locate, record_starts, slices
+from headrace.protocol.messages import readable
 
 # Properties of many messages at once, out of their raw properties strings.
 

@@ -6,32 +6,110 @@ Columns are the way for many messages; this is the way for few.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from headrace.errors import MessageRejectedError, ProtocolError
 from headrace.protocol.codes import SysFlag
-from headrace.protocol.compression import readable
-from headrace.protocol.ids import LOCALHOST, Host, encode_offset_id, unpack_host
 from headrace.protocol.layout import MAGIC_V2, MIN_RECORD, record_parts
 from headrace.protocol.properties import (
     DELAY,
     KEYS,
+    LOCALHOST,
     SHARDING_KEY,
     TAGS,
     TIMER_DELAY_MS,
     TIMER_DELIVER_MS,
     UNIQ_KEY,
+    Host,
     decode_properties,
+    encode_offset_id,
     encode_properties,
+    unpack_host,
 )
 from headrace.protocol.records import write_mini_message
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
+
+
+# Compressed message bodies: ZLIB, LZ4 frames and ZSTD.
+
+#: Longest body that is unpacked: sixteen times what a broker takes by default, so that a small
+#: message cannot fill the memory.
+MAX_BODY = 64 * 1024 * 1024
+
+# A plain number: the flags of an enum are slow to combine.
+_COMPRESSED = int(SysFlag.COMPRESSED)
+_STREAMS = {int(SysFlag.LZ4): "lz4", int(SysFlag.ZSTD): "zstd"}
+_LEVEL = 5
+_LEAST_PIECE = 1024
+_LARGEST_PIECE = 256 * 1024
+
+
+def compress(body: bytes) -> bytes:
+    """Pack a body as Java producers do by default; it goes with the flags COMPRESSED | ZLIB."""
+    return zlib.compress(body, _LEVEL)
+
+
+def decompress(body: Buffer, sys_flag: int, limit: int = MAX_BODY) -> bytes:
+    """Unpack a body by the compression that its message's system flag names.
+
+    Raises
+    ------
+    ProtocolError
+        The body is damaged or longer than the limit.
+
+    Examples
+    --------
+    >>> decompress(compress(b"water"), SysFlag.COMPRESSED | SysFlag.ZLIB)
+    b'water'
+    """
+    codec = _STREAMS.get(sys_flag & int(SysFlag.ZLIB))
+    try:
+        unpacked = _inflate(body, limit) if codec is None else _stream(body, codec, limit)
+    except (zlib.error, pa.ArrowException, OSError) as error:
+        raise ProtocolError(f"a {codec or 'zlib'} body cannot be unpacked: {error}") from error
+    if len(unpacked) > limit:
+        raise ProtocolError(
+            f"a body unpacks to more than {limit} bytes", hint="send smaller messages"
+        )
+    return unpacked
+
+
+def readable(body: Buffer, sys_flag: int, limit: int = MAX_BODY) -> bytes:
+    """Return a body as its producer wrote it: unpacked, where the system flag says it is packed.
+
+    Raises
+    ------
+    ProtocolError
+        The body is damaged or longer than the limit.
+    """
+    return decompress(body, sys_flag, limit) if sys_flag & _COMPRESSED else bytes(body)
+
+
+def _inflate(body: Buffer, limit: int) -> bytes:
+    inflater = zlib.decompressobj()
+    unpacked = inflater.decompress(body, limit + 1)
+    if not inflater.eof and len(unpacked) <= limit:
+        raise zlib.error("the stream is cut short")
+    return unpacked
+
+
+def _stream(body: Buffer, codec: str, limit: int) -> bytes:
+    unpacked = bytearray()
+    # Not read(): it loses the memory of its result when the body is damaged.
+    piece = memoryview(bytearray(min(limit + 1, _LEAST_PIECE + 4 * len(body), _LARGEST_PIECE)))
+    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(body)), codec) as stream:
+        while len(unpacked) <= limit and (size := stream.readinto(piece)):
+            unpacked += piece[:size]
+    return bytes(unpacked)
 
 
 _BEFORE_HOSTS = struct.Struct(">iiiiiqqiq")
@@ -40,7 +118,6 @@ _LONG = struct.Struct(">q")
 _V6_MORE = 12
 # Plain numbers: the flags of an enum are slow to combine.
 _BORN_HOST_V6 = int(SysFlag.BORN_HOST_V6)
-_COMPRESSED = int(SysFlag.COMPRESSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

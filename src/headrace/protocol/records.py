@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from headrace.errors import MessageRejectedError, MessageTooLargeError, ProtocolError
 from headrace.protocol.codes import SysFlag
-from headrace.protocol.ids import LOCALHOST, Host, pack_host
 from headrace.protocol.layout import (
     HEAD,
     HEAD_SIZE,
@@ -30,7 +29,7 @@ from headrace.protocol.layout import (
     at_each,
     slices,
 )
-from headrace.protocol.properties import MAX_PROPERTIES
+from headrace.protocol.properties import LOCALHOST, MAX_PROPERTIES, Host, pack_host
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer

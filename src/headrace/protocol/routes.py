@@ -2,19 +2,362 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, cast, overload
 
+import msgspec
 from msgspec import field
 
-from headrace.errors import ProtocolError
-from headrace.protocol.bodies import JsonBody, QueueRef, loads
+from headrace.errors import InvalidParameterError, ProtocolError
 from headrace.protocol.codes import Perm
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
+
+
+# Attributes of topics: the string that changes them, and what it may say.
+#
+# The string is a comma-joined list of ``+key=value`` (add or alter) and ``-key`` (delete).
+
+CLEANUP_POLICY = "cleanup.policy"
+#: RocketMQ answers a wrong attribute with SYSTEM_ERROR, not with INVALID_PARAMETER.
+_NUMBER = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Attribute:
+    accepts: Callable[[str], bool]
+    #: What it accepts, for messages.
+    values: str
+    changeable: bool
+
+
+def _one_of(*values: str, changeable: bool) -> _Attribute:
+    return _Attribute(values.__contains__, ", ".join(values), changeable)
+
+
+def _is_time(value: str) -> bool:
+    return value == "-1" or (value.isascii() and value.isdigit() and len(value) < 19)
+
+
+_ATTRIBUTES = {
+    "queue.type": _one_of("SimpleCQ", "BatchCQ", changeable=False),
+    CLEANUP_POLICY: _one_of("DELETE", "COMPACTION", changeable=False),
+    "message.type": _one_of(
+        "UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", changeable=True
+    ),
+    "reserve.time": _Attribute(_is_time, "a number of milliseconds, or -1", changeable=True),
+}
+
+
+def write_attributes(attributes: Mapping[str, str]) -> str:
+    """Write the string that gives a new topic its attributes.
+
+    >>> write_attributes({"cleanup.policy": "COMPACTION"})
+    '+cleanup.policy=COMPACTION'
+    """
+    return ",".join(f"+{key}={value}" for key, value in attributes.items())
+
+
+def apply_attributes(current: Mapping[str, str] | None, changes: str) -> dict[str, str]:
+    """Change a topic's attributes.
+
+    Parameters
+    ----------
+    current
+        The topic's attributes; None for a topic that is being created.
+    changes
+        What to change, as the string described above.
+
+    Raises
+    ------
+    InvalidParameterError
+        The string is malformed, or what it asks for cannot be.  Nothing is changed then.
+
+    Examples
+    --------
+    >>> apply_attributes(None, "+cleanup.policy=COMPACTION,+message.type=NORMAL")
+    {'cleanup.policy': 'COMPACTION', 'message.type': 'NORMAL'}
+    >>> apply_attributes({"message.type": "NORMAL"}, "-message.type")
+    {}
+    """
+    changed = dict(current or {})
+    seen: set[str] = set()
+    for change in filter(None, (part.strip() for part in changes.split(","))):
+        key, value = _parse(change)
+        if key in seen:
+            raise _refusal(f"key duplication: {key}")
+        seen.add(key)
+        _check(key, value, current)
+        if value is None:
+            del changed[key]
+        else:
+            changed[key] = value
+    return changed
+
+
+def _refusal(message: str, hint: str | None = None) -> InvalidParameterError:
+    return InvalidParameterError(message, hint=hint, number=_NUMBER)
+
+
+def _parse(change: str) -> tuple[str, str | None]:
+    """Key and new value of a change; the value is None when the key shall go."""
+    key, equals, value = (part.strip() for part in change[1:].partition("="))
+    if change[0] == "+" and equals and key and value:
+        return key, value
+    if change[0] == "-" and key and not equals:
+        return key, None
+    hint = "write +key=value to add or alter, -key to delete"
+    kind = "add/alter" if "=" in change else "delete"
+    raise _refusal(f"{kind} attribute format is wrong: {change}", hint)
+
+
+def _check(key: str, value: str | None, current: Mapping[str, str] | None) -> None:
+    attribute = _ATTRIBUTES.get(key)
+    if attribute is None:
+        raise _refusal(f"unsupported key: {key}", f"there are {', '.join(_ATTRIBUTES)}")
+    if value is None and (current is None or key not in current):
+        raise _refusal(f"attempt to delete a nonexistent key: {key}")
+    if current is not None and not attribute.changeable and value != current.get(key):
+        raise _refusal(
+            f"attempt to update an unchangeable attribute. key: {key}",
+            "delete the topic and create it anew",
+        )
+    if value is not None and not attribute.accepts(value):
+        raise _refusal(f"attribute {key} cannot be {value}", f"possible: {attribute.values}")
+
+
+# JSON bodies of requests and responses: typed values from bytes and back.
+
+# JSON as Java's fastjson writes it: also with bare keys and with objects as keys.
+#
+# A key that is not a string becomes its compact JSON text, which is what a strict writer puts
+# there: ``{{"queueId":0}:1}`` and ``{"{\"queueId\":0}":1}`` read the same.
+
+_MAX_DEPTH = 64
+_SPACE = re.compile(r"[ \t\r\n]*")
+_WORD = re.compile(r"[^\s,:{}\[\]\"']+")
+_PLAIN = re.compile(r"[^\"'\\]*")
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "F": "\f"}
+_HEX_ESCAPES = {"u": 4, "x": 2}
+_LITERALS: dict[str, object] = {"true": True, "false": False, "null": None, "NaN": None}
+
+
+def parse(data: bytes | bytearray | memoryview | str) -> object:
+    """Read one JSON value, strict or as fastjson writes it.
+
+    Raises
+    ------
+    ProtocolError
+        The text is neither.
+
+    Examples
+    --------
+    >>> parse(b'{0:"127.0.0.1:10911"}')
+    {'0': '127.0.0.1:10911'}
+    >>> parse(b'{{"queueId":0}:{"offset":5}}')
+    {'{"queueId":0}': {'offset': 5}}
+    """
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        text = data if isinstance(data, str) else str(data, "utf-8", "replace")
+    return _Parser(text).document()
+
+
+class _Parser:
+    __slots__ = ("_at", "_depth", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._depth = 0
+
+    def document(self) -> object:
+        value = self._value()
+        if self._peek():
+            raise self._error("more text after the value")
+        return value
+
+    def _error(self, what: str) -> ProtocolError:
+        around = self._text[max(0, self._at - 20) : self._at + 20]
+        return ProtocolError(f"a JSON body cannot be read: {what} at {self._at}, near {around!r}")
+
+    def _peek(self) -> str:
+        space = _SPACE.match(self._text, self._at)
+        if space is not None:
+            self._at = space.end()
+        return self._text[self._at : self._at + 1]
+
+    def _take(self, mark: str) -> bool:
+        if self._peek() != mark:
+            return False
+        self._at += 1
+        return True
+
+    def _value(self) -> object:
+        start = self._peek()
+        if start in ('"', "'") and start:
+            return self._string(start)
+        if start not in ("{", "["):
+            return self._word()
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self._error(f"more than {_MAX_DEPTH} levels")
+        self._at += 1
+        value: object = self._members() if start == "{" else self._items()
+        self._depth -= 1
+        return value
+
+    def _members(self) -> dict[str, object]:
+        members: dict[str, object] = {}
+        while not self._take("}"):
+            key = self._value()
+            if not self._take(":"):
+                raise self._error("no colon after a key")
+            name = key if isinstance(key, str) else msgspec.json.encode(key).decode()
+            members[name] = self._value()
+            if not self._take(",") and self._peek() != "}":
+                raise self._error("neither comma nor brace after a member")
+        return members
+
+    def _items(self) -> list[object]:
+        items: list[object] = []
+        while not self._take("]"):
+            items.append(self._value())
+            if not self._take(",") and self._peek() != "]":
+                raise self._error("neither comma nor bracket after an item")
+        return items
+
+    def _word(self) -> object:
+        match = _WORD.match(self._text, self._at)
+        if match is None:
+            raise self._error("no value")
+        word = match.group()
+        self._at = match.end()
+        if word in _LITERALS:
+            return _LITERALS[word]
+        try:
+            return msgspec.json.decode(word)
+        except (msgspec.MsgspecError, UnicodeEncodeError):
+            if self._peek() == ":":
+                return word
+            raise self._error(f"{word[:20]!r} is no value") from None
+
+    def _string(self, quote: str) -> str:
+        self._at += 1
+        pieces: list[str] = []
+        while True:
+            plain = _PLAIN.match(self._text, self._at)
+            if plain is not None:
+                pieces.append(plain.group())
+                self._at = plain.end()
+            mark = self._text[self._at : self._at + 1]
+            if not mark:
+                raise self._error("a string without end")
+            self._at += 1
+            if mark == quote:
+                # Escaped surrogate pairs arrive as two units: join them, and mend lone ones.
+                joined = "".join(pieces).encode("utf-16-be", "surrogatepass")
+                return joined.decode("utf-16-be", "replace")
+            pieces.append(self._escape() if mark == "\\" else mark)
+
+    def _escape(self) -> str:
+        mark = self._text[self._at : self._at + 1]
+        self._at += 1
+        if mark not in _HEX_ESCAPES:
+            return _ESCAPES.get(mark, mark)
+        digits = self._text[self._at : self._at + _HEX_ESCAPES[mark]]
+        self._at += len(digits)
+        if not re.fullmatch(f"[0-9a-fA-F]{{{_HEX_ESCAPES[mark]}}}", digits):
+            raise self._error("a broken escape")
+        return chr(int(digits, 16))
+
+
+T = TypeVar("T")
+
+
+class JsonBody(msgspec.Struct, kw_only=True, rename="camel", gc=False):
+    """Base of all JSON bodies: Python names here, Java's names on the wire.
+
+    Tables have many of them, and none holds itself: nobody looks for garbage there.
+    """
+
+
+class QueueRef(msgspec.Struct, frozen=True, order=True, rename="camel", gc=False):
+    """A queue as JSON bodies name it.
+
+    As the key of a JSON object it is a string that holds its own JSON.
+
+    >>> QueueRef("lines", "broker-a", 3).key
+    '{"topic":"lines","brokerName":"broker-a","queueId":3}'
+    >>> QueueRef.of_key('{"brokerName":"b","queueId":0,"topic":"T"}')
+    QueueRef(topic='T', broker_name='b', queue_id=0)
+    """
+
+    topic: str = ""
+    broker_name: str = ""
+    queue_id: int = 0
+
+    @property
+    def key(self) -> str:
+        """The queue's name as the key of a JSON object."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of_key(cls, key: str) -> QueueRef:
+        """Read a queue from the key of a JSON object."""
+        return loads(key, cls)
+
+
+@overload
+def loads(body: bytes | bytearray | memoryview | str) -> object: ...
+@overload
+def loads(body: bytes | bytearray | memoryview | str, kind: type[T]) -> T: ...
+def loads(body: bytes | bytearray | memoryview | str, kind: type[T] | None = None) -> T | object:
+    """Read a JSON body, strict or as fastjson writes it, into a value of the given type.
+
+    Members that are missing or null take their defaults, unknown ones are left out.
+
+    Raises
+    ------
+    ProtocolError
+        The body is no JSON or does not have the type's shape.
+
+    Examples
+    --------
+    >>> loads(b'{"queueId":4,"topic":"T",}', QueueRef).queue_id
+    4
+    """
+    value = parse(body)
+    if kind is None:
+        return value
+    try:
+        return msgspec.convert(_without_nulls(value), kind, strict=False)
+    except (msgspec.MsgspecError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"a body is no {kind.__name__}: {error}") from error
+
+
+def dumps(value: object) -> bytes:
+    """Write a JSON body; members that are None are left out.
+
+    >>> dumps({"topic": "T", "remark": None})
+    b'{"topic":"T"}'
+    """
+    return msgspec.json.encode(_without_nulls(msgspec.to_builtins(value)))
+
+
+def _without_nulls(value: object) -> object:
+    if isinstance(value, dict):
+        members = cast("dict[str, object]", value)
+        return {k: _without_nulls(v) for k, v in members.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
 
 
 #: Name that stands for the broker of a static topic's queue, wherever that is held now.

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import ProtocolError
-from headrace.protocol.allocation import java_hash
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.columns import property_column
-from headrace.protocol.ids import Host, pack_host
+from headrace.protocol.groups import java_hash
 from headrace.protocol.layout import (
     HEAD,
     as_bytes,
@@ -23,7 +22,7 @@ from headrace.protocol.layout import (
     record_parts,
     slices,
 )
-from headrace.protocol.properties import TAGS, decode_properties
+from headrace.protocol.properties import TAGS, Host, decode_properties, pack_host
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer

@@ -8,19 +8,26 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.columns import ColumnValues
+from headrace.columns.aggregates import Partials, group, merge_cells, negated, regroup
 from headrace.columns.functions import evaluate, exploded, filtered
 from headrace.columns.schema import column_of
+from headrace.columns.values import python_values
 from headrace.errors import HeadraceError, UserCodeError
-from headrace.runtime.processors import Processor
-from headrace.runtime.user_code import without_bad
-from headrace.topology.operators.columns import GroupBy, Select, Where, WindowRows
+from headrace.keys import decode_keys, encode_keys
+from headrace.runtime.chunk import Chunk, Int64s
+from headrace.runtime.control import Rows
+from headrace.runtime.processors import CombinedEdge, Edge, Processor, ProcessorContext
+from headrace.runtime.state.layouts import PlainLayout
+from headrace.runtime.user_code import without_bad, writing
+from headrace.topology import add_numbers
+from headrace.topology.operators.columns import AggregateColumns, GroupBy, Select, Where, WindowRows
 from headrace.topology.windowed import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.columns.schema import Schema
-    from headrace.runtime.chunk import Chunk
+    from headrace.runtime.state.interface import StateStore
     from headrace.runtime.user_code import Locator
     from headrace.topology.operators.core import Operator
 
@@ -192,3 +199,210 @@ class WindowRowsProcessor(Processor[WindowRows]):
         columns = [column_of(values, kind) for values, kind in zip(lists, kinds, strict=True)]
         values: Any = ColumnValues(pa.RecordBatch.from_arrays(columns, operator.results.names))
         return chunk.with_values(values)
+
+
+# Aggregates over columns: groups combined in Arrow before the shuffle, merged into state after it.
+
+#: So many groups may wait before they are combined with each other.
+_WAITING_GROUPS = 1 << 18
+
+
+class ColumnCombiner:
+    """Combines the records of one task into one row of cells per group.
+
+    Parameters
+    ----------
+    operator
+        The aggregate that takes the rows.
+    locator
+        Tells where a record comes from, for errors.
+    """
+
+    def __init__(self, operator: AggregateColumns, locator: Locator) -> None:
+        self._operator = operator
+        self._locator = locator
+        self._ways = [way for measure in operator.measures for way in measure.cells]
+        self._parts: list[Partials] = []
+        self._times: list[Int64s] = []
+        self._marks: list[Int64s] = []
+        self._late_below: list[Int64s] = []
+        self._seen = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Take records."""
+        chunk = without_gone(chunk)
+        if chunk.retracts is None or not chunk.retracts.any():
+            self._add(chunk, takes_back=False)
+            return
+        back, kept = chunk.split(chunk.retracts)
+        self._add(kept, takes_back=False)
+        self._add(back, takes_back=True)
+
+    def _add(self, chunk: Chunk, *, takes_back: bool) -> None:
+        if not len(chunk):
+            return
+        operator = self._operator
+        chunk, cells = by_columns(
+            operator,
+            operator.schema,
+            self._locator,
+            chunk,
+            lambda part, batch: group(
+                self._key_columns(part.key_list()), operator.measures, batch, self._seen
+            ),
+        )
+        self._parts.append(negated(cells, self._ways) if takes_back else cells)
+        if len(self._parts) > 1 and sum(map(len, self._parts)) > _WAITING_GROUPS:
+            self._parts = [regroup(self._parts, self._ways)]
+        self._times.append(chunk.times)
+        self._marks.append(chunk.marks)
+        if chunk.late_below is not None:
+            self._late_below.append(chunk.late_below)
+        self._seen += len(chunk)
+
+    def _key_columns(self, keys: list[Any]) -> list[pa.Array]:
+        if isinstance(keys, ColumnValues):
+            return list(keys.batch.columns)
+        kinds = [kind for _, kind in self._operator.results.columns[: len(self._operator.keys)]]
+        lists = [keys] if len(kinds) == 1 else map(list, zip(*keys, strict=True))
+        return [column_of(values, kind) for values, kind in zip(lists, kinds, strict=True)]
+
+    def flush(self) -> Rows | None:
+        """Return what was combined, in the order in which groups were seen last."""
+        if not self._seen:
+            return None
+        cells = regroup(self._parts, self._ways)
+        order = np.argsort(cells.last.to_numpy())
+        places = cells.last.to_numpy()[order]
+        picks = pa.array(order)
+        with writing(self._operator, "a key"):
+            keys = encode_keys(_keys_of([column.take(picks) for column in cells.keys]))
+        lists = [python_values(column.take(picks)) for column in cells.cells]
+        times, marks = np.concatenate(self._times), np.concatenate(self._marks)
+        rows = Rows(
+            pa.array(keys, pa.binary()),
+            self._operator.state_serde.serialize_many(list(zip(*lists, strict=True))),
+            times[places],
+            marks[places],
+            late_below=np.concatenate(self._late_below)[places] if self._late_below else None,
+        )
+        self._parts, self._times, self._marks, self._late_below = [], [], [], []
+        self._seen = 0
+        return rows
+
+
+def _keys_of(columns: list[pa.Array]) -> list[Any]:
+    lists = [python_values(column) for column in columns]
+    return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+
+
+class AggregateColumnsProcessor(Processor[AggregateColumns]):
+    """Merges combined rows into the state of one partition, and gives what changed per batch."""
+
+    layout = PlainLayout()
+
+    def __init__(self, operator: AggregateColumns, context: ProcessorContext) -> None:
+        super().__init__(operator, context)
+        self._combiner = ColumnCombiner(operator, context.locator)
+        ways = [way for measure in operator.measures for way in measure.cells]
+        self._merge = merge_cells(ways, add_numbers)
+        self._partials: list[Rows] = []
+        self._retracts = context.retracts(operator)
+
+    @classmethod
+    def edge(cls, operator: AggregateColumns, port: int, context: ProcessorContext) -> Edge:
+        """Combine on the way."""
+        del port
+        return CombinedEdge(ColumnCombiner(operator, context.locator))
+
+    def process(self, chunk: Chunk) -> Chunk:
+        """Take records that no shuffle brought; results come at the end."""
+        self._combiner.add(chunk)
+        return Chunk.empty()
+
+    def absorb(self, rows: Rows) -> None:
+        """Take what a :class:`ColumnCombiner` made."""
+        self._partials.append(rows)
+
+    def finish(self) -> Chunk:
+        """Merge what the batch brought into the state and give what changed."""
+        rest = self._combiner.flush()
+        rows = Rows.join([*self._partials, *([rest] if rest else [])])
+        return self._merged(rows) if len(rows) else Chunk.empty()
+
+    def _merged(self, rows: Rows) -> Chunk:
+        serde, merge = self.operator.state_serde, self._merge
+        keys, groups, places = rows.by_key()
+        merged: list[Any] = [None] * len(keys)
+        for place, cells in zip(groups.tolist(), serde.deserialize_many(rows.values), strict=True):
+            before = merged[place]
+            merged[place] = cells if before is None else merge(before, cells)
+        order = np.lexsort((places, rows.marks[places]))
+        places = places[order]
+        changed = [keys[place] for place in order.tolist()]
+        merged = [merged[place] for place in order.tolist()]
+        store = self.context.store(self.operator)
+        held = [old and serde.deserialize(old) for old in store.get_many(changed)]
+        news = [
+            new if old is None else merge(old, new) for old, new in zip(held, merged, strict=True)
+        ]
+        self._write(store, changed, news)
+        late_below = None if rows.late_below is None else rows.late_below[places]
+        chunk = Chunk(
+            decode_keys(changed), [], rows.times[places], rows.marks[places], late_below=late_below
+        )
+        return self._told(chunk, held, news)
+
+    def _write(self, store: StateStore, keys: list[bytes], news: list[tuple[Any, ...]]) -> None:
+        with writing(self.operator, "its state"):
+            encoded: list[bytes | None] = self.operator.state_serde.serialize_many(news).to_pylist()
+        if self.operator.of_updates:
+            encoded = [
+                data if cells[-1] else None for data, cells in zip(encoded, news, strict=True)
+            ]
+        store.put_many(keys, encoded)
+
+    def _told(self, chunk: Chunk, held: list[Any], news: list[tuple[Any, ...]]) -> Chunk:
+        """Return the results of groups, and before them what they replace, where that is needed."""
+        keys = chunk.key_list()
+        values: Any = ColumnValues(self._results(keys, news))
+        if self.operator.of_updates and not all(cells[-1] for cells in news):
+            rows = zip(values, news, strict=True)
+            values = [value if cells[-1] else None for value, cells in rows]
+        told = chunk.with_values(values)
+        had = [place for place, cells in enumerate(held) if cells is not None]
+        if not self._retracts or not had:
+            return told
+        old: Any = ColumnValues(
+            self._results([keys[place] for place in had], [held[place] for place in had])
+        )
+        nothing: list[Any] = [None] * len(keys)
+        before = chunk.with_values(nothing).take(np.array(had, np.intp)).with_values(old)
+        before.retracts = np.ones(len(before), np.bool_)
+        return Chunk.merge([before, told])
+
+    def _results(self, keys: list[Any], news: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        operator = self.operator
+        lists = [keys] if len(operator.keys) == 1 else list(map(list, zip(*keys, strict=True)))
+        cells = list(zip(*news, strict=True))
+        at = 0
+        for measure in operator.shown:
+            own = cells[at : at + len(measure.cells)]
+            at += len(measure.cells)
+            results = own[0] if len(own) == 1 else map(measure.result, zip(*own, strict=True))
+            lists.append(list(results))
+        columns = [
+            column_of(values, kind)
+            for values, (_, kind) in zip(lists, operator.results.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, operator.results.names)
+
+
+#: The operators over columns, and what runs them.
+COLUMNS: dict[type[Operator], type[Processor[Any]]] = {
+    AggregateColumns: AggregateColumnsProcessor,
+    GroupBy: GroupByProcessor,
+    Select: SelectProcessor,
+    Where: WhereProcessor,
+    WindowRows: WindowRowsProcessor,
+}

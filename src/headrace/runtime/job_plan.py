@@ -15,11 +15,10 @@ from headrace.private import owners_secret
 from headrace.protocol.routes import LOGICAL_BROKER
 from headrace.protocol.transactions import WHOLE, Share
 from headrace.runtime.bolts.instances import Instances
-from headrace.runtime.commit.broker import BrokerTransactions
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.transactions import JournalTransactions
-from headrace.runtime.commit.transactions import sender
-from headrace.runtime.sources.patterns import PatternTopics
+from headrace.runtime.commit.transactions import BrokerTransactions, sender
+from headrace.runtime.planning import PatternTopics
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.interface import StorePlace
 from headrace.serdes.base import SECRET_BYTES

@@ -21,9 +21,8 @@ from headrace.keys import (
 )
 from headrace.protocol.columns import property_column, rows_with_others
 from headrace.protocol.transactions import Position
-from headrace.runtime.chunk import Chunk
+from headrace.runtime.chunk import Chunk, spout_mark
 from headrace.runtime.commit.transactions import QueueMessages
-from headrace.runtime.marks import spout_mark
 from headrace.runtime.processors import Processor
 from headrace.runtime.sources.messages import NOT_CARRIED, SourceReader, carried_properties
 from headrace.topology.operators import core

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from headrace.errors import SerializationError
 from headrace.keys import encode_keys, partitions_of
-from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.chunk import NEVER, Chunk, Int64s
+from headrace.runtime.control import BlockKind, Rows
 from headrace.runtime.user_code import Locator, UserFunction, salvaged, writing
 from headrace.topology.operators.core import (
     Filter,

@@ -14,22 +14,21 @@ import pyarrow.compute as pc
 
 from headrace.keys import EXACT_KEY, KEYS, decode_keys, keys_from_columns, partitions_of
 from headrace.protocol.properties import encode_properties
-from headrace.runtime.aggregates.columns import COLUMNS
 from headrace.runtime.aggregates.running import AggregateProcessor
 from headrace.runtime.batches.cutting import BatchSinkWriter
-from headrace.runtime.blocks import Block, BlockKind, Rows
 from headrace.runtime.bolts.bolts import TupleFrame, unpack_frames
 from headrace.runtime.bolts.spouts import BOLTS
 from headrace.runtime.chunk import NEVER, Chunk, Int64s
+from headrace.runtime.columns import COLUMNS
 from headrace.runtime.commit.transactions import QueueMessages
-from headrace.runtime.event_time.timestamps import SelectTimestampProcessor
+from headrace.runtime.control import Block, BlockKind, Rows
 from headrace.runtime.event_time.watermarks import QueueWatermark, origin_name
 from headrace.runtime.joins import JOINS
 from headrace.runtime.low_level import PROCESSES
 from headrace.runtime.outside import OUTSIDE, FeedWriter
 from headrace.runtime.processors import STATELESS, Edge, Processor, ProcessorContext, RecordEdge
 from headrace.runtime.sinks import SinkWriter
-from headrace.runtime.sources.messages import SourceReader
+from headrace.runtime.sources.messages import SelectTimestampProcessor, SourceReader
 from headrace.runtime.user_code import Locator, RecordCalls, UserFunction, call_all, without_bad
 from headrace.runtime.windows import WINDOWS
 from headrace.topology.operators.batches import BatchSink

@@ -17,10 +17,17 @@ import msgspec
 from headrace.errors import HeadraceError, RollbackError
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import Position, QueueName, StateSummary
-from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.chunk import NEVER
-from headrace.runtime.control import Control, Heading, Summary, place_of
+from headrace.runtime.control import (
+    SUMMARY_STAGE,
+    Block,
+    BlockKind,
+    Control,
+    Heading,
+    Summary,
+    place_of,
+)
 from headrace.runtime.event_time.silence import milliseconds, operator_watermark
 from headrace.runtime.event_time.watermarks import (
     OperatorWatermark,

@@ -23,7 +23,7 @@ from pyspark import SparkContext
 
 from headrace.errors import HeadraceError, JavaEndedError, TaskFailedError, WorkerMismatchError
 from headrace.spark.cluster import is_cluster
-from headrace.spark.masters import find_master
+from headrace.spark.session import find_master
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -27,11 +27,11 @@ from headrace.errors import (
     TopicNotFoundError,
 )
 from headrace.protocol.codes import Perm
-from headrace.runtime.commit.journal.retention import check_retention
+from headrace.runtime.commit.journal.publishing import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.home import commits_units
 from headrace.runtime.state.steps import other_partitions
-from headrace.spark.plans import differing, own_versions, shown
+from headrace.spark.statistics import differing, own_versions, shown
 from headrace.topology.names import journal_topic
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.state.interface import StoreFactory
     from headrace.settings import JobSettings
-    from headrace.spark.plans import PlanHandle
+    from headrace.spark.statistics import PlanHandle
     from headrace.topology import Topology
 
 

@@ -21,16 +21,22 @@ from headrace.errors import (
 )
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import lineage_with, stored_positions
-from headrace.runtime.blocks import Block, BlockKind
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.transactions import BatchEnd
-from headrace.runtime.control import Summary, place_of
+from headrace.runtime.control import Block, BlockKind, Summary, place_of
 from headrace.runtime.event_time.silence import committed_time
-from headrace.runtime.sources.starts import starting_offsets
+from headrace.runtime.planning import starting_offsets
 from headrace.runtime.standing import IN, OUT
 from headrace.runtime.state.steps import settled_record
-from headrace.runtime.supervision import FailureRecord, RetryPolicy, after_failure, given_up
-from headrace.runtime.time_limit import hanging_line, patience, read_traces
+from headrace.runtime.time_limit import (
+    FailureRecord,
+    RetryPolicy,
+    after_failure,
+    given_up,
+    hanging_line,
+    patience,
+    read_traces,
+)
 from headrace.runtime.user_code import raise_failure
 from headrace.spark.causes import TaskWatch
 from headrace.spark.dead_session import end_session, forget_dead_session
@@ -44,7 +50,7 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, Position, StateSummary
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.state.steps import Migrations
-    from headrace.spark.plans import PlanHandle
+    from headrace.spark.statistics import PlanHandle
     from headrace.spark.ticks import Batch, Ticks
 
 

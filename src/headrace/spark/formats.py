@@ -25,9 +25,8 @@ from headrace.client import MessageQueue
 from headrace.columns import ColumnValues
 from headrace.errors import ConnectorConfigError, JavaEndedError, TaskFailedError
 from headrace.protocol.transactions import Position
-from headrace.runtime.chunk import Chunk
+from headrace.runtime.chunk import Chunk, Marks, spout_mark
 from headrace.runtime.control import Control
-from headrace.runtime.marks import Marks, spout_mark
 from headrace.runtime.outside import byte_count, key_bytes, property_pairs
 from headrace.runtime.planning import make_splits
 from headrace.runtime.sources.messages import ranged
@@ -39,9 +38,9 @@ from headrace.spark.worker import RemoteFinder, connection, end_of_task, limited
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from headrace.runtime.blocks import Block
+    from headrace.runtime.control import Block
     from headrace.runtime.planning import OffsetRange
-    from headrace.spark.plans import PlanHandle
+    from headrace.spark.statistics import PlanHandle
     from headrace.spark.ticks import TickedBatch
 
 

@@ -21,9 +21,8 @@ from headrace.settings import JobSettings
 from headrace.spark.batches import BatchSinks
 from headrace.spark.cluster import Prepared, make_connection, prepare_topics
 from headrace.spark.driver import JobDriver
-from headrace.spark.plans import pickle_plan
 from headrace.spark.session import check_master, get_session, overdue
-from headrace.spark.statistics import JobStatistics, Meter
+from headrace.spark.statistics import JobStatistics, Meter, pickle_plan
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:

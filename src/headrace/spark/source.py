@@ -32,19 +32,28 @@ from headrace.errors import (
 )
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
-from headrace.runtime.control import BatchControl, Control, Heading, control_blocks, queue_runs
+from headrace.runtime.chunk import Marks
+from headrace.runtime.control import (
+    SUMMARY_STAGE,
+    BatchControl,
+    Block,
+    BlockKind,
+    Control,
+    Heading,
+    control_blocks,
+    queue_runs,
+)
 from headrace.runtime.event_time.silence import milliseconds
-from headrace.runtime.marks import Marks
 from headrace.runtime.planning import (
     PlannedBatch,
     Split,
+    are_held,
+    held_offsets,
     hurries,
     least_splits,
     make_splits,
     plan_batch,
 )
-from headrace.runtime.sources.starts import are_held, held_offsets
 from headrace.runtime.sources.task import run_source
 from headrace.runtime.task import guarded
 from headrace.runtime.user_code import describe_failure
@@ -62,7 +71,7 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import PlanAnswer, QueueName
     from headrace.runtime.job_plan import JobConnection
-    from headrace.spark.plans import PlanHandle
+    from headrace.spark.statistics import PlanHandle
 
 
 # Blocks as rows of a Spark data frame.

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from headrace.client import Admin
 from headrace.errors import HeadraceError
-from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.commit.drivers import DriverName, Lease
+from headrace.runtime.control import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.state.home import StateFollower, StateHome, claimed
 from headrace.spark.cluster import is_cluster
 from headrace.spark.session import checkpoint_folder, get_session
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.spark.cluster import Prepared
-    from headrace.spark.plans import PlanHandle
+    from headrace.spark.statistics import PlanHandle
 
 
 # Batches of nothing: they bring Spark and its Python workers to where a job's first batch is fast.

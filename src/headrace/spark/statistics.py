@@ -2,21 +2,258 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import io
+import pickle
+import platform
+import socket
+import sys
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+from pyspark import cloudpickle
+
+from headrace.errors import HeadraceError, TopologyError, UnsafeFileError, WorkerMismatchError
+from headrace.runtime.job_plan import JobPlan
 from headrace.runtime.standing import OperatorStatistics, longest, operator_statistics
+from headrace.serdes.base import travelling_with
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
 
     from headrace.protocol.transactions import CommitRecord, QueueName
     from headrace.runtime.commit.drivers import LeaseWait
     from headrace.runtime.standing import QueueLag
     from headrace.spark.batches.failures import BatchSinkStatistics
+    from headrace.topology import Topology
+
+
+# A job's plan on its way to the workers: pickled once, by name, under the versions that made it.
+#
+# A worker reads the versions before it unpickles anything.  What is in a plan is a tree of our own
+# frozen classes with the user's functions in it; their fields travel by name, so that a worker of
+# another version finds each where it belongs, or says which one it does not know.
+
+#: How many numbers of a version must be equal; of others, each may have its own.
+_EQUAL = {"headrace": 2, "python": 2, "pyspark": 2, "cloudpickle": 1}
+_PLAIN = (type(None), bool, int, float, str, bytes, timedelta)
+_SERIALIZERS = ("pyarrow", "msgspec", "numpy")
+_HINT = (
+    "bring all machines to one version; docs/operate/cluster.md says what may differ by how much"
+)
+
+
+@dataclass(frozen=True)
+class PlanHandle:
+    """A job's plan, pickled once by the driver, unpickled once by each worker."""
+
+    digest: str
+    #: Versions as JSON, an end of line, a pickle.  Not shown: the plan holds the job's secrets.
+    payload: bytes = field(repr=False)
+
+
+@cache
+def own_versions() -> dict[str, str]:
+    """Return the versions of what a plan is made with in this process, by name."""
+    own = {"python": platform.python_version(), "cloudpickle": cloudpickle.__version__}
+    for name in ("headrace", "pyspark", *_SERIALIZERS):
+        try:
+            own[name] = version(name)
+        except PackageNotFoundError:
+            # It runs from a folder on the path.
+            module = sys.modules.get(name)
+            own[name] = str(getattr(module, "__version__", "unknown"))
+    return own
+
+
+def pickle_plan(plan: JobPlan) -> PlanHandle:
+    """Pickle a plan, with the user's functions by value where workers cannot import them.
+
+    Settings of Spark do not travel: they are the driver's, which starts Spark anew with them, and
+    its secrets may be among them.
+
+    Raises
+    ------
+    TopologyError
+        Something in it cannot be pickled.
+    """
+    plan = replace(plan, settings=replace(plan.settings, spark_config={}))
+    modules = _user_modules(plan.topology)
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    pickled = io.BytesIO()
+    try:
+        with travelling_with(plan.pickle_secret):
+            _Pickler(pickled).dump(plan)  # type: ignore[no-untyped-call]
+    except UnsafeFileError:
+        raise
+    except Exception as error:
+        names = ", ".join(sorted(module.__name__ for module in modules)) or "none"
+        raise TopologyError(
+            f"job '{plan.job}' cannot be sent to Spark's workers: {type(error).__name__}: {error}",
+            hint="the program and the modules beside it travel by value"
+            f" ({names}): keep locks, connections and cached properties out of what the pipeline's"
+            " functions use, or install those modules where the workers find them",
+        ) from error
+    payload = b"\n".join((msgspec.json.encode(own_versions()), pickled.getvalue()))
+    return PlanHandle(hashlib.sha256(payload).hexdigest(), payload)
+
+
+def unpickle_plan(payload: bytes) -> JobPlan:
+    """Unpickle what a handle holds, in a worker.
+
+    Raises
+    ------
+    WorkerMismatchError
+        This process runs other versions than the driver, or lacks a module that the job needs.
+    """
+    header, _, pickled = payload.partition(b"\n")
+    theirs = msgspec.json.decode(header, type=dict[str, str])
+    _check_versions(theirs)
+    try:
+        plan = pickle.loads(pickled)  # noqa: S301 - made by our own driver
+    except HeadraceError:
+        raise
+    except ModuleNotFoundError as error:
+        raise WorkerMismatchError(
+            f"machine {_machine()} has no module named '{error.name}', which the job needs",
+            hint=f"install it for {sys.executable} on every machine",
+        ) from error
+    except (AttributeError, ImportError, TypeError) as error:
+        own = own_versions()
+        raise WorkerMismatchError(
+            f"machine {_machine()} cannot read the job's plan: {error}; the driver has"
+            f" {shown(theirs, sorted(theirs))}, the worker {shown(own, sorted(own))}",
+            hint=_HINT,
+        ) from error
+    assert isinstance(plan, JobPlan)
+    return plan
+
+
+def differing(theirs: Mapping[str, str]) -> list[str]:
+    """Return the names in which versions differ from those here by more than they may."""
+    own = own_versions()
+    names = [name for name in _EQUAL if name in theirs]
+    return [name for name in names if _told(name, theirs) != _told(name, own)]
+
+
+def shown(versions: Mapping[str, str], names: Sequence[str]) -> str:
+    """Write the versions of these names for an error."""
+    return ", ".join(f"{name} {versions.get(name, 'unknown')}" for name in names)
+
+
+def _check_versions(theirs: Mapping[str, str]) -> None:
+    own = own_versions()
+    if differ := differing(dict.fromkeys(_EQUAL, "unknown") | dict(theirs)):
+        raise WorkerMismatchError(
+            f"machine {_machine()} runs {shown(own, differ)}, and the driver of the job"
+            f" {shown(theirs, differ)}",
+            hint=_HINT,
+        )
+
+
+def _told(name: str, versions: Mapping[str, str]) -> list[str]:
+    """Return the numbers of a version that must be equal."""
+    return versions.get(name, "unknown").split(".")[: _EQUAL[name]]
+
+
+def _machine() -> str:
+    return socket.gethostname()
+
+
+class _Pickler(cloudpickle.CloudPickler):
+    """Pickles the fields of our own classes by name; Python's way is by their places."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind: type = type(obj)
+        if kind.__module__.startswith("headrace.") and _goes_by_places(kind):
+            fields = [each for each in dataclasses.fields(kind) if hasattr(obj, each.name)]
+            values = {each.name: getattr(obj, each.name) for each in fields}
+            unset = [each.name for each in fields if _is_default(values[each.name], each)]
+            return _by_name, (kind, values, unset)
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _goes_by_places(kind: type) -> bool:
+    """Tell whether instances are pickled as a list of their fields: frozen ones with slots are."""
+    state = getattr(kind, "__getstate__", None)
+    return dataclasses.is_dataclass(kind) and getattr(state, "__module__", "") == "dataclasses"
+
+
+def _is_default(value: object, each: dataclasses.Field[Any]) -> bool:
+    """Tell for certain of plain values only, and of containers where nothing is in them."""
+    if each.default_factory is not dataclasses.MISSING:
+        default = each.default_factory()
+    else:
+        default = each.default
+    if type(value) is not type(default):
+        return False
+    return value == default if isinstance(value, _PLAIN) else not value and not default
+
+
+def _by_name(kind: Any, values: dict[str, Any], unset: Sequence[str]) -> object:
+    """Make an instance of one of our classes out of its fields; ``unset`` have their defaults."""
+    made, fields = object.__new__(kind), {each.name: each for each in dataclasses.fields(kind)}
+    if unknown := sorted(values.keys() - fields.keys() - {*unset}):
+        raise WorkerMismatchError(
+            f"machine {_machine()} knows no {', '.join(unknown)} of {kind.__name__}, which the"
+            " driver of the job has set: it runs an older version of headrace"
+            f" ({own_versions()['headrace']})",
+            hint=_HINT,
+        )
+    for name, each in fields.items():
+        if name in values:
+            object.__setattr__(made, name, values[name])
+        elif each.default is not dataclasses.MISSING:
+            object.__setattr__(made, name, each.default)
+        elif each.default_factory is not dataclasses.MISSING:
+            object.__setattr__(made, name, each.default_factory())
+        elif each.init:
+            raise WorkerMismatchError(
+                f"machine {_machine()} must know {name} of {kind.__name__}, which the driver of"
+                " the job does not set: it runs a newer version of headrace"
+                f" ({own_versions()['headrace']})",
+                hint=_HINT,
+            )
+    return made
+
+
+def _user_modules(topology: Topology) -> list[ModuleType]:
+    """Find the modules beside the user's program: workers have no path to them."""
+    folders = {
+        Path(operator.origin.file).resolve().parent
+        for operator in topology.operators
+        if operator.origin is not None
+    }
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name not in ("__main__", "headrace") and "." not in name and _home(module) in folders
+    ]
+
+
+def _home(module: ModuleType) -> Path | None:
+    """Return the folder that must be on the path for a top-level module to be found."""
+    file = getattr(module, "__file__", None)
+    if not file:
+        return None
+    folder = _folder_of(file)
+    return folder.parent if hasattr(module, "__path__") else folder
+
+
+@cache
+def _folder_of(file: str) -> Path:
+    return Path(file).resolve().parent
 
 
 _BATCHES_IN_RATE = 10

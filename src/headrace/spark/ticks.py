@@ -20,7 +20,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from headrace.protocol.transactions import CommitRecord
-from headrace.runtime.blocks import SUMMARY_STAGE, Block, BlockKind
+from headrace.runtime.control import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.task import guarded
 from headrace.spark.source import (
     ROW_SCHEMA,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headrace.runtime.planning import Split
-    from headrace.spark.plans import PlanHandle
     from headrace.spark.source import QueryStart
+    from headrace.spark.statistics import PlanHandle
 
 
 # Turns that the batches of many jobs take, so that few run at once and none holds up the others.

@@ -24,17 +24,17 @@ from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.task import RuntimeContext, Task
 from headrace.runtime.time_limit import patience, time_limit, traced
 from headrace.runtime.user_code import Original
-from headrace.spark.plans import unpickle_plan
+from headrace.spark.statistics import unpickle_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.client import ClientSettings
+    from headrace.runtime.chunk import Marks
     from headrace.runtime.control import Control
     from headrace.runtime.job_plan import JobConnection, JobPlan
-    from headrace.runtime.marks import Marks
     from headrace.runtime.user_code import Finder
-    from headrace.spark.plans import PlanHandle
+    from headrace.spark.statistics import PlanHandle
 
 
 _connections: dict[tuple[int, str], JobConnection] = {}

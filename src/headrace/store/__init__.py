@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.store.compacted_reading import Cut
 from headrace.store.fileops import FileOps
 from headrace.store.index import QueueKey
-from headrace.store.reading import Bounds, ReadResult, ReadStatus
+from headrace.store.reading import Bounds, Cut, ReadResult, ReadStatus
 from headrace.store.recovery import RecoveryReport
 from headrace.store.requests import AppendResult, QueueAppend, UnitResult
 from headrace.store.settings import StoreSettings

@@ -28,6 +28,7 @@ from headrace.store.entries import (
     UNTAGGED,
     Entry,
     EntryKind,
+    decode_state,
     parse_losses,
     scan,
     witness_behind,
@@ -40,14 +41,13 @@ from headrace.store.reading import (
     store_time_of,
 )
 from headrace.store.replication.following import EpochTable
-from headrace.store.state import decode_state
 
 if TYPE_CHECKING:
     from headrace.store.catalog import QueueCatalog
+    from headrace.store.entries import LogState, QueueState
     from headrace.store.fileops import FileOps
     from headrace.store.index import QueueIndex, QueueKey
     from headrace.store.log import CommitLog, Segment
-    from headrace.store.state import LogState, QueueState
 
 
 # Replaying the log: every entry checked against what the ones before it say, and indexed.

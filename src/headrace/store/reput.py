@@ -23,12 +23,11 @@ from headrace.store.log import GoneError, looking_again
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
-    from headrace.store.catalog import QueueCatalog
+    from headrace.store.catalog import LogKey, QueueCatalog, QueueLogs
     from headrace.store.compaction import CompactionReport, QueueLog
-    from headrace.store.compaction.reports import Dirt
+    from headrace.store.compaction.manifest import Dirt
     from headrace.store.index import IndexView, QueueIndex, QueueKey, Units
     from headrace.store.log import CommitLog
-    from headrace.store.queue_logs import LogKey, QueueLogs
 
 
 # When which queue is compacted: the dirtiest first, never two at once in one queue.
@@ -92,7 +91,7 @@ def in_order(dirt: dict[LogKey, Dirt], late_before: float) -> list[LogKey]:
 
     Examples
     --------
-    >>> from headrace.store.compaction.reports import Dirt
+    >>> from headrace.store.compaction.manifest import Dirt
     >>> dirt = {("t", queue, 0): Dirt(100, queue * 50, 900 - queue) for queue in (1, 2, 3)}
     >>> [key[1] for key in in_order(dirt, late_before=0)]
     [3, 2, 1]

@@ -19,21 +19,28 @@ from headrace.errors import StoreError
 from headrace.failpoints import failpoint
 from headrace.protocol.records import record_sizes
 from headrace.protocol.stamps import stamp_records
-from headrace.store.entries import HEADER_SIZE, NO_UNIT, UNTAGGED, EntryKind, pack_header
+from headrace.store.entries import (
+    HEADER_SIZE,
+    NO_UNIT,
+    UNTAGGED,
+    EntryKind,
+    encode_state,
+    encode_state_of_size,
+    pack_header,
+)
 from headrace.store.fileops import require_space, write_all, write_error
 from headrace.store.log import Segment
 from headrace.store.staging import UnitPlan
-from headrace.store.state import encode_state, encode_state_of_size
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from headrace.protocol.records import Records
+    from headrace.store.entries import LogState
     from headrace.store.fileops import Buffer, FileOps
     from headrace.store.index import QueueKey
     from headrace.store.log import CommitLog
     from headrace.store.settings import StoreSettings
     from headrace.store.staging import Piece, StageKey, Staging
-    from headrace.store.state import LogState
     from headrace.store.writer import Writer
 
 

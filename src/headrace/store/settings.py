@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Literal
 
 from headrace.errors import SettingsError
-from headrace.store.compaction.settings import CompactionSettings
+from headrace.store.compaction.compactor import CompactionSettings
 
 _MIB = 1024 * 1024
 

@@ -12,15 +12,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.errors import InvalidParameterError, StoreLockedError
-from headrace.store.compacted_reading import Cut, OldParts
 from headrace.store.entries import Verification
 from headrace.store.fileops import Buffer, FileOps
 from headrace.store.keys import KeyIndex
-from headrace.store.maintenance import Maintenance, Upkeep
-from headrace.store.opening import COPIED, StoreParts, open_parts
-from headrace.store.reading import Bounds, Reader, ReadResult, check_sizes, queue_of
-from headrace.store.replication.port import LogPort
-from headrace.store.replication.rebuild import Rebuilds
+from headrace.store.maintenance import COPIED, Maintenance, StoreParts, Upkeep, open_parts
+from headrace.store.reading import Bounds, Cut, OldParts, Reader, ReadResult, check_sizes, queue_of
+from headrace.store.replication.port import LogPort, Rebuilds
 from headrace.store.reput import Reput
 from headrace.store.requests import (
     AppendRequest,

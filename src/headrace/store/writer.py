@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError, StoreError, StoreFailedError
 from headrace.failpoints import failpoint
 from headrace.protocol.records import record_sizes
 from headrace.protocol.stamps import stamp_records
-from headrace.store.entries import HEADER_SIZE, NO_UNIT, UNTAGGED, EntryKind
+from headrace.store.entries import HEADER_SIZE, NO_UNIT, UNTAGGED, EntryKind, encode_state
 from headrace.store.fileops import FileOps, write_error
 from headrace.store.index import QueueKey, WriteGroup, WriterCounters
 from headrace.store.requests import (
@@ -38,7 +38,6 @@ from headrace.store.requests import (
     WakeRequest,
 )
 from headrace.store.staging import Piece, UnitPlan
-from headrace.store.state import encode_state
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:

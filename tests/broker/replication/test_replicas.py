@@ -15,11 +15,10 @@ import pytest
 from headrace.broker import BrokerSettings, EmbeddedBroker, PeerSecurity
 from headrace.client import Client, Message, Producer
 from headrace.errors import InputMissingError
-from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.codes import Credentials, RequestCode, ResponseCode
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.replication import Greeting, PromoteAnswer, ReplicationInfo, Welcome
 from headrace.protocol.routes import TopicRoute
-from headrace.protocol.signing import Credentials
 from tests.broker.wire import COMMIT_TOPIC, JOB, JobWire, Wire, staged_part
 
 QUICK = {

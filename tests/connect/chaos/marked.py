@@ -19,7 +19,7 @@ from headrace.connect.config import ConfigDeclaration
 from headrace.connect.connectors.datagen import DatagenSourceConnector, DatagenSourceTask
 from headrace.connect.connectors.file import FileSinkConnector, FileSinkTask
 from headrace.connect.connectors.postgres import PostgresSinkConnector
-from headrace.connect.connectors.postgres.sink import PostgresSinkTask
+from headrace.connect.connectors.postgres.database import PostgresSinkTask
 from headrace.connect.lifecycle import boot_time
 
 __all__ = ["Mark", "MarkedDatagen", "MarkedFileSink", "MarkedPostgresSink", "read_marks"]

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.connect import Queue, SinkConnector, SinkTask
 from headrace.connect.connectors.postgres import PostgresSinkConnector
-from headrace.connect.connectors.postgres.sink import PostgresSinkTask
+from headrace.connect.connectors.postgres.database import PostgresSinkTask
 from headrace.connect.connectors.sql.sink import OffsetTable
 from headrace.errors import FencedError
 from tests.connect.chaos.marked import Mark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.connect.config.common import Role, common_keys, common_problems, normal
+from headrace.connect.config.chain import Role, common_keys, common_problems, normal
 from headrace.errors import ConnectorConfigError
 
 

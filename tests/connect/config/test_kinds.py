@@ -25,8 +25,7 @@ from headrace.connect.config import (
     not_empty,
     one_of,
 )
-from headrace.connect.config.checks import Check
-from headrace.connect.config.kinds import kind_of
+from headrace.connect.config.kinds import Check, kind_of
 
 TEXTS = st.text(st.characters(exclude_characters=",", exclude_categories=["Z", "C"]), min_size=1)
 

@@ -13,6 +13,7 @@ import pytest
 
 from headrace.connect.data import engine as module
 from headrace.connect.data.engine import Engine
+from headrace.connect.data.positions import EngineSettings
 from headrace.connect.data.process import (
     Ended,
     EngineEvent,
@@ -23,7 +24,6 @@ from headrace.connect.data.process import (
     StopQuery,
     TaskCopy,
 )
-from headrace.connect.data.settings import EngineSettings
 from headrace.connect.hosts.life import Terms
 
 UNIT = TaskCopy("orders", 0, 7)

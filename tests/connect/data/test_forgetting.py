@@ -6,8 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.client import Admin, Client
-from headrace.connect.data.positions import PositionChanges, forget_positions, read_positions
-from headrace.connect.data.settings import EngineSettings
+from headrace.connect.data.positions import (
+    EngineSettings,
+    PositionChanges,
+    forget_positions,
+    read_positions,
+)
 from tests.clusters import Cluster
 
 

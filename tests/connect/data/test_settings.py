@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connect.data.settings import EngineSettings
+from headrace.connect.data.positions import EngineSettings
 from headrace.errors import SettingsError
 from headrace.settings import JobSettings
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.connect.hosts.contexts import add_new_places
+from headrace.connect.hosts.control import add_new_places
 from headrace.connect.worker import PluginCall, Question, Started
 from tests.connect.hosts.running import SOURCE, launched, launcher_in, on_loop
 

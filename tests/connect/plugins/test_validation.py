@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.connect import declare, key
-from headrace.connect.config.common import common_keys
+from headrace.connect.config.chain import common_keys
 from headrace.connect.plugins.catalog import Catalog, Plugin
 from headrace.connect.plugins.validation import describe, read_config, validate
 from headrace.errors import ConnectorConfigError, PluginError

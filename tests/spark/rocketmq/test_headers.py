@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import MessageRejectedError
 from headrace.protocol.properties import decode_properties, encode_properties
-from headrace.spark.rocketmq.headers import RESERVED, header_properties, headers_column
+from headrace.spark.rocketmq.writer import RESERVED, header_properties, headers_column
 
 KIND = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 

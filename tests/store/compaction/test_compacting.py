@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from headrace.errors import CorruptLogError, StoreError
-from headrace.protocol.ids import pack_host
+from headrace.protocol.properties import pack_host
 from headrace.protocol.records import RecordFields, encode_record, join_records
 from headrace.protocol.stamps import stamp_records
 from headrace.store.compaction import CompactionReport, QueueLog

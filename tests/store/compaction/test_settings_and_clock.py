@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import SettingsError
 from headrace.store import FileOps
-from headrace.store.compaction import CompactionSettings, StoreClock, settings
+from headrace.store.compaction import CompactionSettings, StoreClock, compactor
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_t15_what_passed_before_a_reboot_is_not_known_and_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "CLOCK"
-    monkeypatch.setattr(settings, "_since_boot", lambda: 900_000)
+    monkeypatch.setattr(compactor, "_since_boot", lambda: 900_000)
     StoreClock(elapsed=7_000).save(path, FileOps())
-    monkeypatch.setattr(settings, "_since_boot", lambda: 1_000_000)
+    monkeypatch.setattr(compactor, "_since_boot", lambda: 1_000_000)
     assert StoreClock.open(path).elapsed() == 107_000
-    monkeypatch.setattr(settings, "_boot", lambda: b"x" * 36)
+    monkeypatch.setattr(compactor, "_boot", lambda: b"x" * 36)
     assert StoreClock.open(path).elapsed() == 7_000
-    monkeypatch.setattr(settings, "_since_boot", lambda: 10)
+    monkeypatch.setattr(compactor, "_since_boot", lambda: 10)
     assert StoreClock.open(path).elapsed() == 7_000
 
 

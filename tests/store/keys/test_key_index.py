@@ -17,7 +17,7 @@ from headrace.protocol.properties import encode_properties
 from headrace.protocol.records import encode_records
 from headrace.store import MessageStore, QueueAppend, StoreSettings
 from headrace.store.keys import KeyQuery
-from headrace.store.keys.collecting import topic_hash, word_hashes
+from headrace.store.keys.finding import topic_hash, word_hashes
 
 LONG = timedelta(hours=1)
 SMALL = StoreSettings(segment_size=4096, flush="async", maintenance_interval=LONG)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headrace.errors import StoreError
 from headrace.store import MessageStore, StageKey, StoreSettings
-from headrace.store.replication.copyist import Copyist
+from headrace.store.replication.copyist import Copyist, PositionVerdict, judge
 from headrace.store.replication.following import (
     CopyBytes,
     CutDone,
@@ -23,7 +23,6 @@ from headrace.store.replication.following import (
     TruncateLog,
     Welcomed,
 )
-from headrace.store.replication.leading import PositionVerdict, judge
 from tests.store.samples import UnsyncedOps, append_of, chunk_of, log_files, section_of, settings
 
 LOG = "log-1"

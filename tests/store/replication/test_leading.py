@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.store.replication.copyist import PositionVerdict, ReplicaBook, Settled, judge
 from headrace.store.replication.following import Epoch, EpochTable, LogHead, common_point
-from headrace.store.replication.leading import PositionVerdict, ReplicaBook, Settled, judge
 
 FIRST = EpochTable()
 SECOND = FIRST.opened(Epoch(1, 500, 7))

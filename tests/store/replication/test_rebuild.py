@@ -13,7 +13,7 @@ import pytest
 from headrace.errors import CorruptLogError
 from headrace.store import MessageStore
 from headrace.store.replication.following import TruncateLog
-from headrace.store.replication.rebuild import QueueRebuild, RebuildStage
+from headrace.store.replication.port import QueueRebuild, RebuildStage
 from tests.store.compacted import TOPIC, compacting, follow, put, queue_folder_of, table
 from tests.store.replication.pair import InProcess, demote, open_store, promote
 from tests.store.samples import append_of, log_files

@@ -18,9 +18,8 @@ import numpy as np
 
 from headrace.client import MessageQueue
 from headrace.protocol.columns import MessageColumns
-from headrace.runtime.blocks import Block
-from headrace.runtime.chunk import Int64s
-from headrace.runtime.marks import LogPlace, Marks
+from headrace.runtime.chunk import Int64s, LogPlace, Marks
+from headrace.runtime.control import Block
 from headrace.runtime.planning import OffsetRange, Split
 from headrace.runtime.sources.messages import original_at
 from headrace.runtime.sources.task import run_source

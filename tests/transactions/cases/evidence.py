@@ -11,8 +11,7 @@ import msgspec
 
 from headrace.client import Admin, Client, PullConsumer
 from headrace.errors import TopicNotFoundError
-from headrace.protocol.commit_log import CommitReader, Verdict
-from headrace.protocol.transactions import CommitRecord, commit_in
+from headrace.protocol.transactions import CommitReader, CommitRecord, Verdict, commit_in
 from headrace.runtime import MemoryStore
 from headrace.runtime.bolts.states import TaskStates
 from headrace.runtime.state.home import StateTopicReader

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.commit.drivers import DriverName
-from headrace.runtime.supervision import FailureRecord, RetryPolicy, after_failure
+from headrace.runtime.time_limit import FailureRecord, RetryPolicy, after_failure
 from headrace.settings import JobSettings
 from headrace.spark.transactions import settings_of
 from headrace.transactions import TransactionTopology

@@ -14,11 +14,10 @@ from headrace.broker.access.accounts import AccessRules, Account, Permission, lo
 from headrace.broker.requests import failure
 from headrace.broker.topics import RETRY_PREFIX
 from headrace.errors import HeadraceError, SettingsError
-from headrace.protocol.bodies import JsonBody
+from headrace.protocol.codes import ACCESS_KEY, ResponseCode, is_signed_with
 from headrace.protocol.codes import RequestCode as Code
-from headrace.protocol.codes import ResponseCode
 from headrace.protocol.groups import Heartbeat, LockRequest
-from headrace.protocol.signing import ACCESS_KEY, is_signed_with
+from headrace.protocol.routes import JsonBody
 from headrace.protocol.transactions import (
     COMMIT_TOPIC_SUFFIX,
     CommitRequest,

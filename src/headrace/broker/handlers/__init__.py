@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.handlers import brokers, clients, jobs, pull, replication, send, topics
+from headrace.broker.handlers import brokers, clients, jobs, pull, send, topics
+from headrace.broker.replication import promotion
 
 if TYPE_CHECKING:
     from headrace.broker.server import Handler
 
 __all__ = ["HANDLERS"]
 
-_FAMILIES = (brokers, clients, jobs, pull, replication, send, topics)
+_FAMILIES = (brokers, clients, jobs, pull, promotion, send, topics)
 
 HANDLERS: dict[int, Handler] = {
     code: handler for family in _FAMILIES for code, handler in family.HANDLERS.items()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.naming.registry import BrokerPlace, Registration
 from headrace.errors import InvalidParameterError, TopicNotFoundError
-from headrace.protocol.bodies import dumps
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
 from headrace.protocol.routes import (
     BrokerData,
@@ -21,13 +20,14 @@ from headrace.protocol.routes import (
     TopicList,
     TopicRoute,
     body_checksum,
+    dumps,
     read_registration,
 )
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
-    from headrace.broker.rates import Rate
     from headrace.broker.requests import Request
+    from headrace.broker.static_topics import Rate
     from headrace.protocol.frames import Command
     from headrace.store import StoreStatistics
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.clients import Member
-from headrace.broker.network.admission import check_group, check_heartbeat
+from headrace.broker.requests import check_group, check_heartbeat
 from headrace.broker.rewriting import SendBackRequest, sent_back, with_delay
 from headrace.broker.topics import RETRY_PREFIX
 from headrace.errors import (
@@ -17,13 +17,17 @@ from headrace.errors import (
     NotFoundError,
     RequestTimeoutError,
 )
-from headrace.protocol.allocation import average_rule
-from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
-from headrace.protocol.groups import ClientConfig, Heartbeat, LockRequest, SubscriptionGroupConfig
-from headrace.protocol.ids import decode_offset_id
+from headrace.protocol.groups import (
+    ClientConfig,
+    Heartbeat,
+    LockRequest,
+    SubscriptionGroupConfig,
+    average_rule,
+)
 from headrace.protocol.messages import decode_messages
-from headrace.protocol.routes import DataVersion
+from headrace.protocol.properties import decode_offset_id
+from headrace.protocol.routes import DataVersion, QueueRef, dumps, loads
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.broker.jobs import JobState, check_commit, check_commit_topic, check_parts
-from headrace.broker.network.admission import check_new_topic, check_staged
+from headrace.broker.requests import check_new_topic, check_staged
 from headrace.errors import (
     BrokerBusyError,
     InputMissingError,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.broker.drafts import Draft
-from headrace.broker.network.admission import check_batch, check_new_topic
-from headrace.broker.requests import failure
+from headrace.broker.requests import check_batch, check_new_topic, failure
 from headrace.broker.rewriting import SendHeader, is_special, rewritten
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX
 from headrace.broker.transactions.book import Outcome
@@ -23,18 +22,24 @@ from headrace.errors import (
     NotFoundError,
     NotReplicatedError,
 )
-from headrace.protocol.attributes import CLEANUP_POLICY
 from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
 from headrace.protocol.columns import decode_columns
-from headrace.protocol.ids import UniqueKeys
-from headrace.protocol.properties import KEYS, MAX_PROPERTIES, UNIQ_KEY, WAIT, decode_properties
+from headrace.protocol.properties import (
+    KEYS,
+    MAX_PROPERTIES,
+    UNIQ_KEY,
+    WAIT,
+    UniqueKeys,
+    decode_properties,
+)
 from headrace.protocol.records import RecordFields, Records, batch_to_records, encode_record
+from headrace.protocol.routes import CLEANUP_POLICY
 from headrace.store import QueueAppend
 from headrace.store.keys import KeyQuery
 
 if TYPE_CHECKING:
-    from headrace.broker.appends import AppendOutcome
     from headrace.broker.core import Core
+    from headrace.broker.handlers.pull import AppendOutcome
     from headrace.broker.requests import Request
     from headrace.broker.static_topics import LogicalQueue
     from headrace.errors import StoreError

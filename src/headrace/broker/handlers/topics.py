@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.broker.keeping import keep_as_configured
+from headrace.broker.topics import keep_as_configured
 from headrace.errors import GroupNotFoundError, InvalidParameterError
-from headrace.protocol.bodies import QueueRef, dumps
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.routes import (
     DataVersion,
     MappingDetail,
+    QueueRef,
     TopicConfig,
     TopicConfigList,
     TopicConfigTable,
+    dumps,
 )
 
 if TYPE_CHECKING:

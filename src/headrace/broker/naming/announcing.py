@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.replication.replicas import Role
 from headrace.errors import HeadraceError, SettingsError, broker_error
-from headrace.protocol.bodies import dumps
-from headrace.protocol.codes import RequestCode
+from headrace.protocol.codes import RequestCode, sign
 from headrace.protocol.frames import Command, FrameBuffer, encode
-from headrace.protocol.routes import DataVersion, RegisterBroker, TopicConfigTable, body_checksum
-from headrace.protocol.signing import sign
+from headrace.protocol.routes import (
+    DataVersion,
+    RegisterBroker,
+    TopicConfigTable,
+    body_checksum,
+    dumps,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.replication.remote import PeerSecurity
-    from headrace.protocol.signing import Credentials
+    from headrace.protocol.codes import Credentials
 
 
 logger = logging.getLogger(__name__)

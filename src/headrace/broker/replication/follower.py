@@ -50,12 +50,12 @@ from headrace.store.replication.following import (
     TruncateLog,
     Welcomed,
 )
-from headrace.store.replication.rebuild import RebuildStage
+from headrace.store.replication.port import RebuildStage
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.protocol.frames import Command
-    from headrace.store.replication.rebuild import QueueRebuild
+    from headrace.store.replication.port import QueueRebuild
 
 
 # A follower fetches the old records of compacted topics that its commit log does not have.

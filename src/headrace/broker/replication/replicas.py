@@ -25,16 +25,16 @@ from headrace.errors import (
 )
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.replication import ReplicaRow, ReplicationInfo
-from headrace.store.replication.leading import ReplicaBook, Settled
+from headrace.store.replication.copyist import ReplicaBook, Settled
 
 if TYPE_CHECKING:
-    from headrace.broker.appends import OnAppended
     from headrace.broker.core import Core
+    from headrace.broker.handlers.pull import OnAppended
     from headrace.broker.requests import Request
     from headrace.errors import HeadraceError
     from headrace.protocol.frames import Command
     from headrace.store import AppendResult, QueueAppend
-    from headrace.store.replication.rebuild import Rebuilds
+    from headrace.store.replication.port import Rebuilds
 
 
 # What a broker remembers of its part in replication, over restarts.
@@ -525,7 +525,7 @@ class Replication:
         """Have a call about an append made when enough followers have it, or will not."""
 
         def appended(outcome: object) -> None:
-            from headrace.broker.appends import AppendOutcome
+            from headrace.broker.handlers.pull import AppendOutcome
 
             assert isinstance(outcome, AppendOutcome)
             if outcome.error is not None:

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from headrace.connect.config.checks import (
+from headrace.connect.config.declaration import (
+    Config,
+    ConfigDeclaration,
+    ConfigKey,
+    ConfigProblem,
+    declare,
+    key,
+)
+from headrace.connect.config.kinds import (
+    MASK,
     Check,
+    Masking,
+    PluginName,
+    Secret,
+    Size,
+    ValueKind,
     all_of,
     at_least,
     at_most,
@@ -13,15 +27,6 @@ from headrace.connect.config.checks import (
     not_empty,
     one_of,
 )
-from headrace.connect.config.declaration import (
-    Config,
-    ConfigDeclaration,
-    ConfigKey,
-    ConfigProblem,
-    declare,
-    key,
-)
-from headrace.connect.config.kinds import MASK, Masking, PluginName, Secret, Size, ValueKind
 
 __all__ = [
     "MASK",

@@ -9,8 +9,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from headrace.connect.config.checks import Check, at_least, matching, one_of
-from headrace.connect.config.kinds import MASK, PluginName, Secret, Size, ValueKind, kind_of
+from headrace.connect.config.kinds import (
+    MASK,
+    Check,
+    PluginName,
+    Secret,
+    Size,
+    ValueKind,
+    at_least,
+    kind_of,
+    matching,
+    one_of,
+)
 from headrace.errors import ConnectorConfigError
 
 # The typed values of a config, as plugins see them.

@@ -28,23 +28,29 @@ from headrace.connect import (
     key,
     one_of,
 )
-from headrace.connect.connectors.durable import sync_folder, write_whole
-from headrace.connect.connectors.formats.reading import (
-    READING_KEYS,
-    Readable,
-    delimiter_problems,
-    is_appendable,
-)
-from headrace.connect.connectors.formats.standing import ReadyFile, is_unfinished
 from headrace.connect.connectors.formats.task import FilesTask, shares
 from headrace.connect.connectors.formats.writing import (
+    READING_KEYS,
     WRITERS,
+    Readable,
+    ReadyFile,
     as_written,
     column_of,
+    delimiter_problems,
+    is_appendable,
+    is_unfinished,
     joined,
     write_rows,
 )
-from headrace.connect.connectors.offsets import KeptOffsets, Progress, changed, newest, set_by_hand
+from headrace.connect.connectors.offsets import (
+    KeptOffsets,
+    Progress,
+    changed,
+    newest,
+    set_by_hand,
+    sync_folder,
+    write_whole,
+)
 from headrace.errors import ConnectorConfigError, StoreError
 
 if TYPE_CHECKING:

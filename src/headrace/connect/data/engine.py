@@ -59,7 +59,7 @@ from headrace.watched import watched_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.connect.data.settings import EngineSettings
+    from headrace.connect.data.positions import EngineSettings
 
 
 #: It runs as ``__main__``, and is known by the name of its module all the same.

@@ -21,7 +21,7 @@ from headrace.connect.records import Queue
 from headrace.connect.worker.launching import Figures
 from headrace.errors import HeadraceError, JobFailedError, TopicNotFoundError
 from headrace.protocol.transactions import Share
-from headrace.runtime.sources.patterns import is_internal
+from headrace.runtime.planning import is_internal
 from headrace.spark import StreamJob
 from headrace.spark.formats import SparkReads, SparkWrites
 from headrace.spark.session import get_session
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from headrace.client import Client
+    from headrace.connect.data.positions import EngineSettings
     from headrace.connect.data.process import EngineEvent, StartQuery, TaskCopy
-    from headrace.connect.data.settings import EngineSettings
     from headrace.protocol.transactions import CommitRecord, Position
     from headrace.spark.ticks import Turns
     from headrace.topology import Operator

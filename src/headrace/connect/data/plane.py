@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import orjson
 
+from headrace.connect.data.positions import EngineSettings
 from headrace.connect.data.process import (
     Ask,
     CommitPositions,
@@ -23,7 +24,6 @@ from headrace.connect.data.process import (
     StopQuery,
     TaskCopy,
 )
-from headrace.connect.data.settings import EngineSettings
 from headrace.connect.hosts.life import Terms
 from headrace.connect.lifecycle import Cause
 from headrace.connect.worker.launching import (

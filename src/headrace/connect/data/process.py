@@ -28,7 +28,7 @@ from headrace.watched import watched_task
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.connect.data.settings import EngineSettings
+    from headrace.connect.data.positions import EngineSettings
 
 
 # What a worker asks of its engine, and what the engine tells: one JSON object per line.

@@ -10,8 +10,8 @@ from headrace.connect.handling.failures import (
     Handling,
     Origin,
     Skipped,
+    TransformLink,
 )
-from headrace.connect.handling.links import TransformLink
 from headrace.connect.handling.retrying import (
     METRICS,
     Again,

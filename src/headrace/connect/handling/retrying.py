@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal, TypeVar
 
-from headrace.connect.config.common import common_keys
+from headrace.connect.config.chain import common_keys
 from headrace.errors import ConnectorConfigError
 
 # Stages: where on its way a record was when something failed.

@@ -10,12 +10,17 @@ import pyarrow as pa
 
 from headrace.connect.columns import PACKED
 from headrace.connect.handling.conversion import RowRef, SinkRow, queue_runs
-from headrace.connect.handling.failures import Handling, Skipped, rows_of
-from headrace.connect.handling.links import TransformLink, transformed
+from headrace.connect.handling.failures import (
+    Handling,
+    Skipped,
+    TransformLink,
+    rows_of,
+    transformed,
+)
 from headrace.connect.handling.retrying import HandlingStage, is_retriable
 from headrace.connect.plugins import SinkTask
 from headrace.connect.records import Header, Queue, SinkBatch, SinkRecord
-from headrace.protocol.compression import readable
+from headrace.protocol.messages import readable
 
 if TYPE_CHECKING:
     from headrace.connect.converters import Converted, Converter

@@ -14,8 +14,7 @@ from headrace.connect.config import Masking
 from headrace.connect.config.chain import Link, converter_links
 from headrace.connect.config.chain import links as read_links
 from headrace.connect.handling.conversion import Converters
-from headrace.connect.handling.failures import Handling, Skipped
-from headrace.connect.handling.links import TransformLink, transformed
+from headrace.connect.handling.failures import Handling, Skipped, TransformLink, transformed
 from headrace.connect.handling.retrying import ErrorPolicy, HandlingStage
 from headrace.connect.handling.sink_chain import SinkChain
 from headrace.connect.plugins.catalog import Catalog

@@ -16,15 +16,380 @@ as they come through this one, a descriptor with each byte; each is told what is
 from __future__ import annotations
 
 import contextlib
+import importlib
+import inspect
+import logging
 import os
+import site
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from headrace.connect.config.providers import references
+from headrace.connect.converters.base import Converter, HeaderConverter
+from headrace.connect.plugins import (
+    Connector,
+    ConnectorContext,
+    OffsetReader,
+    SinkTaskContext,
+    SourceTaskContext,
+)
+from headrace.connect.plugins.catalog import Catalog, Family, Plugin
+from headrace.connect.plugins.validation import read_config
+from headrace.connect.predicates.base import Predicate
+from headrace.connect.records import Position, Queue, SinkRecord, position_key
+from headrace.connect.transforms.base import Transform
+from headrace.errors import PluginError
+from headrace.user_lines import user_line
 from headrace.watched import OnFailure, end_process, watched_thread
+
+if TYPE_CHECKING:
+    from headrace.connect.config import Config, Masking
+    from headrace.connect.hosts.launcher import Told
+    from headrace.connect.hosts.life import Life, RunningUnit
+
+
+# The contexts that connectors and tasks get in their hosts.
+
+# Find and import plugins, and read their configs: in hosts only.
+
+_FAMILIES: tuple[tuple[type[object], Family], ...] = (
+    (Connector, "connectors"),
+    # REST lists a class once, as what it was named last.
+    (HeaderConverter, "header_converters"),
+    (Converter, "converters"),
+    (Transform, "transforms"),
+    (Predicate, "predicates"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken(Plugin):
+    """What stands for the plugins of a module that cannot be imported."""
+
+    error: BaseException | None = None
+
+    def load(self) -> type[object]:
+        """Say why there is nothing to load."""
+        why = f"{type(self.error).__name__}: {self.error}"
+        raise PluginError(f"The module {self.origin} cannot be imported: {why}") from self.error
+
+
+def add_new_places(folders: Iterable[str], since: float) -> None:
+    """Put on the path what was installed there since a time: packages that are edited in place.
+
+    Examples
+    --------
+    >>> add_new_places(["/no/such/folder"], since=0.0)
+    """
+    for folder in folders:
+        try:
+            with os.scandir(folder) as found:
+                lists = [one for one in found if one.name.endswith(".pth")]
+                new = sorted(one.name for one in lists if one.stat().st_ctime > since)
+        except OSError:
+            continue
+        for name in new:
+            site.addpackage(folder, name, None)
+
+
+def catalog(modules: Sequence[str] = ()) -> Catalog:
+    """Return all plugins: those that are installed, and those of some modules."""
+    installed = Catalog.installed()
+    if not modules:
+        return installed
+    found = (plugin for module in modules for plugin in _plugins_of(module))
+    return Catalog([*installed.plugins, *found])
+
+
+def _plugins_of(module: str) -> Iterator[Plugin]:
+    try:
+        found = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - plugins may raise anything
+        yield _Broken(f"{module}:connectors", "connectors", origin=module, error=error)
+        return
+    for name, thing in vars(found).items():
+        own = inspect.isclass(thing) and thing.__module__ == found.__name__
+        if own and not inspect.isabstract(thing):
+            for family in (of for kind, of in _FAMILIES if issubclass(thing, kind)):
+                yield Plugin(f"{module}:{name}", family, origin=module)
+
+
+def connector_class(texts: Mapping[str, str], modules: Sequence[str] = ()) -> type[Connector]:
+    """Import the class that ``connector.class`` names, by any of its names.
+
+    Raises
+    ------
+    PluginError
+        There is none, it cannot be imported, or it is something else.
+    """
+    name = texts.get("connector.class", "")
+    found = catalog(modules).load(name, "connectors")
+    if not issubclass(found, Connector):
+        raise PluginError(
+            f"connector.class is {name!r}, which is no connector: {found!r}",
+            hint="It must be a subclass of SourceConnector or SinkConnector.",
+        )
+    return found
+
+
+def connector_of(unit: RunningUnit, told: Told, masking: Masking) -> tuple[Any, Config]:
+    """Import a unit's connector and read its config, each as a step that a cause can name.
+
+    The class is whatever its package made of it, so nothing is known of its type.
+    """
+    with unit.in_call("import"):
+        kind = connector_class(told.config, told.modules)
+    with unit.in_call("reading its config"):
+        return kind, config_of(kind, told.config, masking)
+
+
+def config_of(kind: type[Connector], texts: Mapping[str, str], masking: Masking) -> Config:
+    """Read a config, and have its secrets hidden from then on: also all that comes from outside.
+
+    Raises
+    ------
+    ConnectorConfigError
+        Naming everything that is wrong.
+    """
+    masking.learn(references(texts).values())
+    config = read_config(kind, texts)
+    masking.learn_typed(config)
+    return config
+
+
+class CommittedPositions(OffsetReader):
+    """The positions that were committed last; any thread may read and change them.
+
+    Examples
+    --------
+    >>> committed = CommittedPositions([({"file": "a"}, {"byte": 3})])
+    >>> committed.update([({"file": "a"}, {"byte": 9})])
+    >>> committed.get({"file": "a"}), committed.get({"file": "b"})
+    ({'byte': 9}, None)
+    """
+
+    def __init__(self, positions: Iterable[tuple[Position, Position]]) -> None:
+        self._lock = threading.Lock()
+        self._by_key: dict[bytes, tuple[Position, Position]] = {}
+        self.update(positions)
+
+    def update(self, positions: Iterable[tuple[Position, Position | None]]) -> None:
+        """Learn of a commit; what has no offset is gone."""
+        with self._lock:
+            for partition, offset in positions:
+                if offset is None:
+                    self._by_key.pop(position_key(partition), None)
+                else:
+                    self._by_key[position_key(partition)] = partition, offset
+
+    def replace(self, positions: Iterable[tuple[Position, Position]]) -> None:
+        """Learn of all that is committed: nothing else is."""
+        with self._lock:
+            self._by_key = {position_key(one[0]): one for one in positions}
+
+    def is_all(self, positions: Iterable[tuple[Position, Position]]) -> bool:
+        """Tell whether these are all positions that it knows."""
+        given = {position_key(one): position_key(offset) for one, offset in positions}
+        return given == {position_key(one): position_key(offset) for one, offset in self.all()}
+
+    def get(self, partition: Position) -> Position | None:
+        """Return the committed offset of a partition; ``None`` when it was never read."""
+        with self._lock:
+            found = self._by_key.get(position_key(partition))
+        return None if found is None else found[1]
+
+    def all(self) -> list[tuple[Position, Position]]:
+        """Return every committed partition with its offset."""
+        with self._lock:
+            return list(self._by_key.values())
+
+
+class _Hosted:
+    """What all contexts do in the same way."""
+
+    def __init__(self, connector: str, config: Config, control: HostControl, life: Life) -> None:
+        self.connector = connector
+        self.config = config
+        self.logger = logging.getLogger(f"headrace.connect.plugin.{connector}")
+        self.stopping: threading.Event = life.stopping
+        self._control = control
+        self._life = life
+
+    def request_task_reconfiguration(self) -> None:
+        self._control.tell("reconfigure")
+
+    def fail(self, reason: str) -> None:
+        self._life.fail(reason)
+
+
+class HostedConnector(_Hosted, ConnectorContext):
+    """The context of a connector."""
+
+    def __init__(
+        self,
+        connector: str,
+        config: Config,
+        control: HostControl,
+        life: Life,
+        committed: CommittedPositions,
+    ) -> None:
+        super().__init__(connector, config, control, life)
+        self._committed = committed
+
+    @property
+    def offsets(self) -> OffsetReader:
+        """Committed positions of a source connector."""
+        return self._committed
+
+
+class HostedSourceTask(HostedConnector, SourceTaskContext):
+    """The context of a source task."""
+
+    #: The task's number.
+    task = 0
+
+
+class HostedSinkTask(_Hosted, SinkTaskContext):
+    """The context of a sink task; what the task asks for goes out with the next answer."""
+
+    #: The task's number.
+    task = 0
+
+    def __init__(self, connector: str, config: Config, control: HostControl, life: Life) -> None:
+        super().__init__(connector, config, control, life)
+        self._asking = threading.Lock()
+        #: The queues that are open.
+        self.open: frozenset[Queue] = frozenset()
+        self._paused: set[Queue] = set()
+        self._seek: dict[Queue, int] = {}
+        self._commit = False
+        #: Does with a record what the connector's policy says.
+        self.reporter: Callable[[SinkRecord, Exception], None] = _refuse
+
+    @property
+    def queues(self) -> frozenset[Queue]:
+        """The queues that the task reads now."""
+        return self.open
+
+    def offset(self, queue: Queue, next_offset: int) -> None:
+        """Go on with this offset of a queue."""
+        with self._asking:
+            self._seek[queue] = next_offset
+
+    def pause(self, *queues: Queue) -> None:
+        """Give no more records of these queues."""
+        with self._asking:
+            self._paused.update(queues)
+
+    def resume(self, *queues: Queue) -> None:
+        """Give records of these queues again."""
+        with self._asking:
+            self._paused.difference_update(queues)
+
+    def request_commit(self) -> None:
+        """Ask for a commit soon."""
+        with self._asking:
+            self._commit = True
+
+    def report(self, record: SinkRecord, error: BaseException) -> None:
+        """Hand over a record that the sink cannot take: without tolerance the task fails."""
+        if not isinstance(error, Exception):
+            raise error
+        self.reporter(record, error)
+
+    def asked(self) -> tuple[dict[str, object], dict[Queue, int]]:
+        """Return what the task has asked for since, as the engine gets it, and the seeks alone."""
+        with self._asking:
+            asked: dict[str, object] = {}
+            if self._paused:
+                asked["paused"] = [list(queue) for queue in sorted(self._paused)]
+            if self._seek:
+                asked["seek"] = [[*queue, offset] for queue, offset in self._seek.items()]
+            if self._commit:
+                asked["commit"] = True
+            seeks, self._seek, self._commit = self._seek, {}, False
+        return asked, seeks
+
+
+def _refuse(record: SinkRecord, error: Exception) -> None:
+    del record
+    raise error
+
+
+# Why a unit failed, in one line: what, where in the user's own code, why.
+
+_LONGEST = 500
+
+
+def first_line(text: str) -> str:
+    r"""Return the first line of a text, cut where it is very long.
+
+    >>> first_line("no\nyes")
+    'no'
+    """
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def cause_of(
+    error: BaseException, who: str, where: str, mask: Callable[[str], str] = str
+) -> dict[str, str]:
+    """Describe an error of plugin code as the ``summary`` and the ``trace`` of a cause.
+
+    Parameters
+    ----------
+    error
+        What was raised.
+    who
+        The unit: ``task 0 of connector 'orders'``.
+    where
+        What was called: ``poll()``.
+    mask
+        Hides secrets: before anything is cut, as a part of one tells something, too.
+
+    Examples
+    --------
+    >>> cause_of(ValueError("no such table"), "task 0 of connector 'a'", "start()")["summary"]
+    "task 0 of connector 'a' failed in start(): ValueError: no such table"
+    """
+    why = first_line(mask("".join(traceback.format_exception_only(error))))
+    if (text := str(error)) and type(error).__module__ != "builtins":
+        # The module of an error says less than its name and its text.
+        why = f"{type(error).__name__}: {first_line(mask(text))}"
+    # What could not be imported is told by an error of ours, caused by the user's own.
+    line = user_line(error) or (error.__cause__ and user_line(error.__cause__))
+    at = f", at {line}" if line else ""
+    summary = f"{who} failed in {where}: {why}{at}"
+    return {"summary": summary, "trace": mask("".join(traceback.format_exception(error)))}
+
+
+def outage_of(error: BaseException, where: str, mask: Callable[[str], str] = str) -> str:
+    """Say what a unit waits for whose call is tried again.
+
+    >>> outage_of(ConnectionError("nobody answers"), "flush()")
+    'what it reaches, in flush(): nobody answers'
+    """
+    return f"what it reaches, in {where}: {first_line(mask(str(error)))}"
+
+
+def end_of_log(path: Path, most: int = 16_000) -> str:
+    """Return the last lines that a host wrote to its standard output and error."""
+    try:
+        with path.open("rb") as log:
+            log.seek(0, 2)
+            begin = max(0, log.tell() - most)
+            log.seek(begin)
+            text = log.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return text.partition("\n")[2] if begin else text
 
 
 class HostControl:

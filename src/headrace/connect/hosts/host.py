@@ -26,18 +26,18 @@ from headrace.connect.config import Masking, Secret
 from headrace.connect.config.providers import references, restrict
 from headrace.connect.handling import sink_chain, source_chain
 from headrace.connect.handling.retrying import Counters, ErrorPolicy, Retrying
-from headrace.connect.hosts.causes import cause_of
 from headrace.connect.hosts.channel import packed, unpacked
-from headrace.connect.hosts.contexts import (
+from headrace.connect.hosts.control import (
     CommittedPositions,
+    HostControl,
     HostedConnector,
     add_new_places,
     catalog,
+    cause_of,
     config_of,
     connector_class,
     connector_of,
 )
-from headrace.connect.hosts.control import HostControl
 from headrace.connect.hosts.keeper import mask_output
 from headrace.connect.hosts.launcher import Told
 from headrace.connect.hosts.life import Life, RunningUnit

@@ -18,7 +18,7 @@ import msgspec
 
 from headrace.connect.config import Masking
 from headrace.connect.handling.retrying import is_retriable
-from headrace.connect.hosts.causes import cause_of, outage_of
+from headrace.connect.hosts.control import cause_of, outage_of
 from headrace.connect.levels import set_level
 from headrace.user_lines import line_of_stack
 from headrace.watched import watched_thread

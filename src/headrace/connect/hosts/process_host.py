@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from headrace.connect.hosts.causes import end_of_log
+from headrace.connect.hosts.control import end_of_log
 from headrace.connect.lifecycle import Cause
 from headrace.connect.worker.launching import (
     Counted,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from headrace.connect.columns import SOURCE_SCHEMA
 from headrace.connect.handling import SourceChain, source_chain
 from headrace.connect.hosts.channel import Answer, RequestRefused, Serving
-from headrace.connect.hosts.contexts import (
+from headrace.connect.hosts.control import (
     CommittedPositions,
     HostedSourceTask,
     catalog,

@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.connect.config.chain import Link, converter_links, links
-from headrace.connect.config.common import Role, common_keys, common_problems, normal
+from headrace.connect.config.chain import (
+    Link,
+    Role,
+    common_keys,
+    common_problems,
+    converter_links,
+    links,
+    normal,
+)
 from headrace.connect.config.declaration import Config, ConfigDeclaration, ConfigProblem, declare
 from headrace.connect.config.providers import resolve
 from headrace.connect.plugins.connectors import Connector, SinkConnector, SourceConnector

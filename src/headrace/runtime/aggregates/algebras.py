@@ -11,8 +11,7 @@ import numpy as np
 
 from headrace.columns.aggregates import merge_cells
 from headrace.keys import encode_key
-from headrace.runtime.aggregates.algebra import ABSENT, Algebra, apart
-from headrace.runtime.aggregates.sets import COLLECTING
+from headrace.runtime.aggregates.algebra import ABSENT, COLLECTING, Algebra, apart
 from headrace.topology import mergeable
 from headrace.topology.errors import add_numbers
 

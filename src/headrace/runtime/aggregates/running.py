@@ -16,8 +16,8 @@ import pyarrow as pa
 from headrace.keys import decode_keys, encode_keys
 from headrace.runtime.aggregates.algebra import ABSENT
 from headrace.runtime.aggregates.algebras import algebra_of
-from headrace.runtime.blocks import Rows
 from headrace.runtime.chunk import Chunk, Int64s, skip_keyless
+from headrace.runtime.control import Rows
 from headrace.runtime.processors import CombinedEdge, Edge, Processor, ProcessorContext, RecordEdge
 from headrace.runtime.state.layouts import PlainLayout
 from headrace.runtime.user_code import UserFunction, without_bad, writing

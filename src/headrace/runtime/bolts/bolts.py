@@ -17,7 +17,6 @@ import orjson
 
 from headrace.errors import HeadraceError, RollbackError, SerializationError
 from headrace.keys import encode_key, encode_keys, key_hash, key_hashes
-from headrace.runtime.blocks import BlockKind
 from headrace.runtime.bolts.instances import NO_TUPLE, BoltOutput
 from headrace.runtime.bolts.states import (
     ComponentProcessor,
@@ -27,6 +26,7 @@ from headrace.runtime.bolts.states import (
     task_of_ranges,
 )
 from headrace.runtime.chunk import ANY_TASK, Chunk, Int64s
+from headrace.runtime.control import BlockKind
 from headrace.runtime.user_code import Original
 from headrace.topology.operators.bolts import Bolt, KeyValueBoltNode, StatefulBoltNode, Subscription
 from headrace.topology.tuples import Tuple

@@ -30,7 +30,7 @@ from headrace.runtime.bolts.states import (
     key_value_tasks,
     task_of_ranges,
 )
-from headrace.runtime.marks import spout_mark
+from headrace.runtime.chunk import spout_mark
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.user_code import UserFunction
 from headrace.topology.operators.bolts import (

@@ -21,8 +21,7 @@ import numpy as np
 from headrace.errors import DeserializationError, HeadraceError, SerializationError, StateError
 from headrace.keys import decode_key, encode_key
 from headrace.runtime.bolts.instances import BatchNumbers, Instance, TaskInBatch
-from headrace.runtime.chunk import Chunk, Int64s
-from headrace.runtime.marks import spout_mark
+from headrace.runtime.chunk import Chunk, Int64s, spout_mark
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.state.layouts import PlainLayout, Read, Span, StateEntry, StateLayout
 from headrace.topology.operators.bolts import Bolt, Spout

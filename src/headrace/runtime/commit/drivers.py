@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.client import Admin
 from headrace.errors import HeadraceError, StateError
-from headrace.protocol.bodies import QueueRef, dumps, loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult
+from headrace.protocol.routes import QueueRef, dumps, loads
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from headrace.errors import (
     StateError,
     TopicNotFoundError,
 )
-from headrace.protocol.commit_log import CommitReader, Verdict
-from headrace.protocol.transactions import StagedBatch, commit_in
+from headrace.protocol.transactions import CommitReader, StagedBatch, Verdict, commit_in
 from headrace.runtime.commit.drivers import DriverName, Lease
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.topic import CommitTopic, decode_chunk

@@ -20,6 +20,7 @@ from headrace.runtime.joins.buckets import (
     raw_values,
 )
 from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings, TimedJoinProcessor
+from headrace.runtime.state.interface import Timers
 from headrace.runtime.state.layouts import (
     PlainLayout,
     Read,
@@ -29,7 +30,6 @@ from headrace.runtime.state.layouts import (
     only,
     waiting,
 )
-from headrace.runtime.state.timers import Timers
 from headrace.runtime.user_code import writing
 from headrace.topology.operators.tables import SessionJoin
 

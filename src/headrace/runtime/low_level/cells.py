@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.keys import decode_key, encode_key
 from headrace.runtime.chunk import NEVER
-from headrace.runtime.state.timers import Timers
+from headrace.runtime.state.interface import Timers
 from headrace.topology.operators.process import ttl_step
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from headrace.runtime.low_level.cells import (
     rounded_up,
 )
 from headrace.runtime.processors import Processor, ProcessorContext, TimedProcessor
+from headrace.runtime.state.interface import Timers
 from headrace.runtime.state.layouts import Read, Span, StateEntry, StateLayout
-from headrace.runtime.state.timers import Timers
 from headrace.runtime.user_code import UserFunction, writing
 from headrace.topology.low_level import Fired, Record
 from headrace.topology.operators.process import KeyedProcess, Process, step_of

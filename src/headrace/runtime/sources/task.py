@@ -11,11 +11,12 @@ import numpy as np
 from headrace.client import MessageQueue
 from headrace.errors import OffsetExpiredError, RollbackError
 from headrace.runtime.chunk import NEVER, Chunk
-from headrace.runtime.event_time.timestamps import newest_times, observe
 from headrace.runtime.outside import MessageReader
 from headrace.runtime.sources.messages import (
     SourceReader,
     joined,
+    newest_times,
+    observe,
     original_at,
     ranged,
     without_watermarks,
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from headrace.client import PullResult
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import QueueName
-    from headrace.runtime.blocks import Block
+    from headrace.runtime.chunk import Marks
+    from headrace.runtime.control import Block
     from headrace.runtime.job_plan import JobConnection
-    from headrace.runtime.marks import Marks
     from headrace.runtime.planning import OffsetRange, Split
     from headrace.runtime.task import Task
     from headrace.runtime.user_code import Finder, Original

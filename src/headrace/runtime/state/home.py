@@ -16,8 +16,8 @@ from headrace.errors import RequestTimeoutError, StateError, TopicNotFoundError
 from headrace.keys import EXACT_KEY, KEYS
 from headrace.private import owners_folder
 from headrace.protocol.journal_tags import TAG, FirstCopies, parse_tags
-from headrace.runtime.commit.broker import BrokerTransactions
 from headrace.runtime.commit.journal.transactions import JournalTransactions
+from headrace.runtime.commit.transactions import BrokerTransactions
 from headrace.runtime.state.local import LocalCopies, StateTopicBlock
 from headrace.runtime.state.store import decode_entries
 from headrace.topology.names import commit_topic, state_topic

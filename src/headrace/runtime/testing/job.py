@@ -16,11 +16,10 @@ from headrace.errors import StateError
 from headrace.protocol.columns import MessageColumns
 from headrace.protocol.transactions import CommitRecord, StagedPart, StateSummary, lineage_with
 from headrace.runtime.batches.reading import BatchMessages, batch_records
-from headrace.runtime.blocks import BlockKind
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.commit.transactions import Attempt
-from headrace.runtime.control import BatchControl, Control, Heading, Summary, queue_runs
+from headrace.runtime.control import BatchControl, BlockKind, Control, Heading, Summary, queue_runs
 from headrace.runtime.event_time.silence import (
     BatchTime,
     announcements,
@@ -45,9 +44,9 @@ from headrace.topology.operators.core import WATERMARK, Operator
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from headrace.runtime.blocks import Block
     from headrace.runtime.chunk import Int64s
     from headrace.runtime.commit.transactions import QueueMessages
+    from headrace.runtime.control import Block
     from headrace.runtime.state.store import StateCopies
     from headrace.runtime.user_code import Original
     from headrace.topology import Topology

@@ -21,9 +21,9 @@ from headrace.columns.schema import column_of
 from headrace.columns.values import python_values
 from headrace.keys import encode_keys, partitions_of
 from headrace.runtime.aggregates.running import Folder, dict_keys
-from headrace.runtime.blocks import BlockKind, Rows
 from headrace.runtime.chunk import NEVER, count_keyless, skip_keyless
 from headrace.runtime.columns import by_columns, without_gone
+from headrace.runtime.control import BlockKind, Rows
 from headrace.runtime.processors import RecordEdge
 from headrace.runtime.user_code import writing
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.runtime.chunk import NEVER
-from headrace.runtime.state.timers import Timers
+from headrace.runtime.state.interface import Timers
 from headrace.runtime.user_code import writing
 
 if TYPE_CHECKING:

@@ -37,8 +37,8 @@ from headrace.topology.operators.windows import TimeWindow
 from headrace.topology.windowed import window_headers
 
 if TYPE_CHECKING:
-    from headrace.runtime.blocks import Rows
     from headrace.runtime.chunk import Bools, Int64s
+    from headrace.runtime.control import Rows
     from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.processors import Edge
 

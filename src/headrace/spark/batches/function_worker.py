@@ -19,7 +19,7 @@ from headrace.runtime.batches.cutting import CommittedBatch
 from headrace.runtime.batches.reading import batch_records, read_cut
 from headrace.runtime.user_code import describe_failure
 from headrace.spark.batches.failures import failed_call
-from headrace.spark.plans import unpickle_plan
+from headrace.spark.statistics import unpickle_plan
 from headrace.topology import BatchToken, ForEachBatch
 from headrace.watched import end_process, watched_thread
 

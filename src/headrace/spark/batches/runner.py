@@ -35,8 +35,13 @@ from headrace.errors import (
 )
 from headrace.failpoints import failpoint
 from headrace.runtime.batches.cutting import Cutter
-from headrace.runtime.batches.positions import SinkPosition, SinkPositions
-from headrace.runtime.batches.reading import batch_table, read_cut, table_schema
+from headrace.runtime.batches.reading import (
+    SinkPosition,
+    SinkPositions,
+    batch_table,
+    read_cut,
+    table_schema,
+)
 from headrace.runtime.planning import make_splits
 from headrace.runtime.user_code import raise_failure
 from headrace.spark.batches.failures import BatchSinkStatistics, failed_call
@@ -53,7 +58,7 @@ if TYPE_CHECKING:
 
     from headrace.runtime.batches.cutting import CommittedBatch
     from headrace.runtime.job_plan import JobConnection, JobPlan
-    from headrace.spark.plans import PlanHandle
+    from headrace.spark.statistics import PlanHandle
 
 
 # Committed batches as Spark data frames.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from headrace.store.compaction.queue_log import QueueLog
-from headrace.store.compaction.reports import (
+from headrace.store.compaction.compactor import CompactionSettings, StoreClock
+from headrace.store.compaction.manifest import (
     CompactionReport,
     Damage,
     Dirt,
     QueueLogStatistics,
     QueueRead,
 )
-from headrace.store.compaction.settings import CompactionSettings, StoreClock
+from headrace.store.compaction.queue_log import QueueLog
 
 __all__ = [
     "CompactionReport",

@@ -28,7 +28,7 @@ from headrace.store.compaction.data_file import (
     RowWriter,
     make_name,
 )
-from headrace.store.compaction.manifest import MANIFEST_NAME, FileMeta, Manifest, publish
+from headrace.store.compaction.manifest import MANIFEST_NAME, FileMeta, Manifest, QueueRead, publish
 from headrace.store.compaction.offset_map import (
     INDEX,
     FileView,
@@ -38,7 +38,6 @@ from headrace.store.compaction.offset_map import (
     describe,
 )
 from headrace.store.compaction.recovery import damage_at, derive, paths_of, remove_files
-from headrace.store.compaction.reports import QueueRead
 from headrace.store.fileops import write_error
 from headrace.store.reading import ReadStatus, store_time_of
 

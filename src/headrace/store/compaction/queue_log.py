@@ -22,6 +22,13 @@ from headrace.store.compaction.compactor import (
 )
 from headrace.store.compaction.data_file import DerivedFileError
 from headrace.store.compaction.log_files import FileAppender, LogFiles
+from headrace.store.compaction.manifest import (
+    CompactionReport,
+    Damage,
+    Dirt,
+    QueueLogStatistics,
+    QueueRead,
+)
 from headrace.store.compaction.offset_map import (
     Candidate,
     FileView,
@@ -31,21 +38,14 @@ from headrace.store.compaction.offset_map import (
     View,
 )
 from headrace.store.compaction.recovery import inspect_files, recover
-from headrace.store.compaction.reports import (
-    CompactionReport,
-    Damage,
-    Dirt,
-    QueueLogStatistics,
-    QueueRead,
-)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.protocol.records import Records
+    from headrace.store.compaction.compactor import CompactionSettings, StoreClock
     from headrace.store.compaction.offset_map import IndexRows
     from headrace.store.compaction.recovery import Recovered
-    from headrace.store.compaction.settings import CompactionSettings, StoreClock
     from headrace.store.fileops import FileOps
 
 

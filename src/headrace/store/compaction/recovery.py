@@ -32,13 +32,13 @@ from headrace.store.compaction.data_file import (
 from headrace.store.compaction.manifest import (
     COPY_NAME,
     MANIFEST_NAME,
+    Damage,
     FileMeta,
     Manifest,
     decode_checked,
     read_manifest,
 )
 from headrace.store.compaction.offset_map import INDEX, KEY, FileView, View, describe
-from headrace.store.compaction.reports import Damage
 from headrace.store.entries import HEADER_SIZE, MAGIC, Entry, is_intact, parse_header
 from headrace.store.fileops import read_error, rewrite
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.errors import CorruptLogError, HeadraceError, StoreError
+from headrace.store.catalog import secret_in
 from headrace.store.checkpoint import read_checkpoint
 from headrace.store.compaction.offset_map import KeyDigest
-from headrace.store.damage.findings import Finding
 from headrace.store.damage.inspection import (
     DamagedRange,
+    Finding,
     LogFile,
     NoCommits,
     find_log_files,
@@ -41,7 +42,6 @@ from headrace.store.entries import Verification
 from headrace.store.fileops import FileOps, replace_file
 from headrace.store.index import UNIT, queue_folder
 from headrace.store.log import CommitLog, GoneError
-from headrace.store.queue_logs import secret_in
 from headrace.store.reading import queue_offset_of, record_size_at
 from headrace.store.settings import StoreSettings
 from headrace.store.staging import whole_bytes

@@ -14,14 +14,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from headrace.errors import HeadraceError
 from headrace.protocol.layout import record_starts
 from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX, stored_commit
 from headrace.store.compaction.recovery import stretches
-from headrace.store.damage.findings import Finding
 from headrace.store.entries import HEADER_SIZE, MAGIC, EntryKind, Window, entry_at
 from headrace.store.fileops import FileOps, read_all, read_error
 from headrace.store.reading import queue_offset_of
@@ -30,6 +29,56 @@ if TYPE_CHECKING:
     from headrace.store.entries import Loss
     from headrace.store.fileops import Buffer
     from headrace.store.index import QueueKey
+
+
+# Findings: what an examination of a store says, each by file and offset.
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that an examination found."""
+
+    #: ``damage`` needs a repair; a ``remark`` does not.
+    severity: Literal["damage", "remark"]
+    path: Path
+    #: What is wrong, and what that means for the store.
+    text: str
+    means: str
+    #: First byte in the file, and number of bytes; None when it is the file as a whole.
+    offset: int | None = None
+    size: int | None = None
+    #: Position in the log of the first byte.
+    position: int | None = None
+    #: Offsets of queues that were lost with it.
+    losses: tuple[Loss, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON's types.
+
+        >>> Finding("remark", Path("checkpoint"), "is missing", "costs time").as_json()["text"]
+        'is missing'
+        """
+        losses = [
+            {"topic": loss.topic, "deleted": True}
+            if loss.is_delete
+            else {
+                "topic": loss.topic,
+                "queue": loss.queue_id,
+                "first_offset": loss.first,
+                "last_offset": loss.end - 1,
+            }
+            for loss in self.losses
+        ]
+        return {
+            "severity": self.severity,
+            "file": str(self.path),
+            "text": self.text,
+            "means": self.means,
+            "offset": self.offset,
+            "size": self.size,
+            "position": self.position,
+            "lost": losses,
+        }
 
 
 # Commit topics: records that are no commits, and newest commits that are lost.

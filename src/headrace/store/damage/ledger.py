@@ -28,7 +28,15 @@ from headrace.store.damage.inspection import (
     no_commits_in,
     walk,
 )
-from headrace.store.entries import NO_UNIT, EntryKind, Loss, parse_losses
+from headrace.store.entries import (
+    NO_UNIT,
+    EntryKind,
+    LogState,
+    Loss,
+    QueueState,
+    decode_state,
+    parse_losses,
+)
 from headrace.store.reading import (
     are_of_one_queue,
     fills_its_size,
@@ -36,7 +44,6 @@ from headrace.store.reading import (
     queue_offset_of,
     record_magics,
 )
-from headrace.store.state import LogState, QueueState, decode_state
 
 if TYPE_CHECKING:
     from headrace.store.damage.inspection import IntactEntry

@@ -37,23 +37,25 @@ from headrace.store.compaction.recovery import (
     stretches,
     synced_size,
 )
-from headrace.store.damage.findings import Finding
+from headrace.store.damage.inspection import Finding
 from headrace.store.entries import (
     HEADER_SIZE,
     NO_UNIT,
     EntryKind,
+    LogState,
     Loss,
+    encode_state,
+    encode_state_of_size,
     fence_sizes,
     pack_header,
     pack_losses,
     room_for,
 )
 from headrace.store.fileops import FileOps, read_all, replace_file, write_all
-from headrace.store.state import LogState, encode_state, encode_state_of_size
 
 if TYPE_CHECKING:
+    from headrace.store.compaction.manifest import Damage
     from headrace.store.compaction.offset_map import KeyDigest
-    from headrace.store.compaction.reports import Damage
     from headrace.store.damage.ledger import Hole, Survey
 
 

@@ -1,7 +1,7 @@
 """Replication: a second store that follows a first, byte by byte.
 
 The rules are state machines without I/O (:mod:`~headrace.store.replication.following` and
-:mod:`~headrace.store.replication.leading`); the broker carries the bytes.
+:mod:`~headrace.store.replication.copyist`); the broker carries the bytes.
 """
 
 from __future__ import annotations

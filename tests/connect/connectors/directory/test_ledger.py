@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.connect.connectors.directory import DirectorySourceConnector
-from headrace.connect.connectors.formats.standing import FileProgress, ReadyFile
 from headrace.connect.connectors.formats.task import FileLedger
+from headrace.connect.connectors.formats.writing import FileProgress, ReadyFile
 from headrace.connect.testing.contexts import KitOffsets
 from headrace.errors import StoreError
 from tests.connect.connectors.runs import SourceRun, source

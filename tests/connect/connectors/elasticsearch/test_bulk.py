@@ -13,7 +13,7 @@ import pytest
 
 from headrace.connect import RetriableError
 from headrace.connect.connectors.elasticsearch.sink import Bulk, DocumentOperation, Operations
-from headrace.connect.connectors.sending import RefusedError, Retries
+from headrace.connect.connectors.http.sink import RefusedError, Retries
 from headrace.errors import ConnectorConfigError
 from tests.connect.connectors.sinks import record
 

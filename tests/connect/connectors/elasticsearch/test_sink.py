@@ -9,7 +9,7 @@ import pytest
 
 from headrace.connect import SinkRecord
 from headrace.connect.connectors.elasticsearch import ElasticsearchSinkConnector
-from headrace.connect.connectors.sending import RefusedError
+from headrace.connect.connectors.http.sink import RefusedError
 from headrace.connect.testing import SinkTaskKit
 from headrace.errors import ConnectorConfigError
 from tests.connect.connectors.sinks import Life, record

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.connect.connectors.http import source
-from headrace.connect.connectors.http._inbox import Arrival
+from headrace.connect.connectors.http._server import Arrival
 from headrace.connect.connectors.http.source import Journal
 from headrace.errors import StoreLockedError
 

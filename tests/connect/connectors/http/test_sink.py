@@ -13,7 +13,7 @@ import pytest
 
 from headrace.connect import RetriableError, SinkRecord
 from headrace.connect.connectors.http import HttpSinkConnector
-from headrace.connect.connectors.sending import retry_after
+from headrace.connect.connectors.http.sink import retry_after
 from headrace.errors import ConnectorConfigError, SerializationError
 from tests.connect.connectors.runs import QUEUE, problems, sink
 

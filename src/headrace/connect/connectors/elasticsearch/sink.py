@@ -32,8 +32,8 @@ from headrace.connect.connectors.elasticsearch.source import (
     cluster_problems,
     cluster_url,
 )
+from headrace.connect.connectors.http.sink import PASSING, Pauses, RefusedError, Retries, Sender
 from headrace.connect.connectors.offsets import Progress
-from headrace.connect.connectors.sending import PASSING, Pauses, RefusedError, Retries, Sender
 from headrace.connect.connectors.texts import as_json, as_text
 from headrace.errors import ConnectorConfigError
 

@@ -26,7 +26,13 @@ from headrace.connect import (
     key,
     matching,
 )
-from headrace.connect.connectors.sending import SENDING_KEYS, RefusedError, Retries, Sender, client
+from headrace.connect.connectors.http.sink import (
+    SENDING_KEYS,
+    RefusedError,
+    Retries,
+    Sender,
+    client,
+)
 from headrace.errors import ConnectionFailedError, ConnectorConfigError, DeserializationError
 
 if TYPE_CHECKING:

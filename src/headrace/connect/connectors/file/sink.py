@@ -29,8 +29,15 @@ from headrace.connect import (
     declare,
     key,
 )
-from headrace.connect.connectors.durable import sync_folder, write_whole
-from headrace.connect.connectors.offsets import KeptOffsets, Progress, changed, newest, set_by_hand
+from headrace.connect.connectors.offsets import (
+    KeptOffsets,
+    Progress,
+    changed,
+    newest,
+    set_by_hand,
+    sync_folder,
+    write_whole,
+)
 from headrace.connect.connectors.texts import as_text, lines_of
 from headrace.errors import ConnectorConfigError, StoreError, StoreLockedError
 

@@ -15,14 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.connect import Config, Schema, SchemaError, SourceBatch, SourceRecord, SourceTask
-from headrace.connect.connectors.formats.reading import (
+from headrace.connect.connectors.formats.writing import (
+    FileProgress,
     Readable,
+    ReadyFile,
     Rows,
     format_of,
     read_rows,
     reading_of,
 )
-from headrace.connect.connectors.formats.standing import FileProgress, ReadyFile
 from headrace.connect.schema import schema_of_arrow
 from headrace.errors import (
     ConnectionFailedError,

@@ -32,9 +32,8 @@ from headrace.connect import (
     matching,
     one_of,
 )
-from headrace.connect.connectors.durable import sync_folder
-from headrace.connect.connectors.http._inbox import Arrival, Inbox, answer
-from headrace.connect.connectors.http._server import Rules, Server
+from headrace.connect.connectors.http._server import Arrival, Inbox, Rules, Server, answer
+from headrace.connect.connectors.offsets import sync_folder
 from headrace.errors import StoreLockedError
 from headrace.private import owners_folder
 from headrace.watched import watched_thread

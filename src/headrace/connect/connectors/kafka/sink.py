@@ -27,12 +27,14 @@ from headrace.connect import (
     key,
     one_of,
 )
-from headrace.connect.connectors.kafka.offsets import KeptOffset, OffsetLog, owners
 from headrace.connect.connectors.kafka.settings import (
     KAFKA_KEYS,
+    KeptOffset,
+    OffsetLog,
     check_answers,
     client_settings,
     is_outage,
+    owners,
     unreachable,
 )
 from headrace.connect.connectors.offsets import batch_from

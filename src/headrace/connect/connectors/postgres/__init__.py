@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.connect.connectors.postgres.sink import PostgresSinkConnector, PostgresSinkTask
+from headrace.connect.connectors.postgres.database import PostgresSinkConnector, PostgresSinkTask
 from headrace.connect.connectors.postgres.source import (
     PostgresSourceConnector,
     PostgresSourceTask,

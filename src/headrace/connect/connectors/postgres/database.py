@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -18,16 +18,34 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types import TypeInfo
 from psycopg.types.string import TextLoader
 
-from headrace.connect import Schema, SchemaError
-from headrace.connect.connectors.postgres.connection import connect, is_outage
+from headrace.connect import (
+    Config,
+    ConfigDeclaration,
+    ConfigProblem,
+    Schema,
+    SchemaError,
+    SinkConnector,
+    SinkTask,
+)
+from headrace.connect.connectors.postgres.connection import (
+    CONNECTION_KEYS,
+    connect,
+    connection_words,
+    is_outage,
+    outages_told,
+)
 from headrace.connect.connectors.sql import (
+    SINK_KEYS,
     Adapter,
     SqlDatabase,
+    SqlSinkTask,
     TableLayout,
     TableName,
     Verdict,
     WritableRows,
+    alter_sink_offsets,
     is_document,
+    sink_problems,
 )
 from headrace.connect.schema import (
     BOOLEAN,
@@ -53,6 +71,7 @@ from headrace.connect.schema import (
 
 if TYPE_CHECKING:
     from headrace.connect.connectors.postgres.connection import Connection
+    from headrace.connect.records import Position
 
 
 # PostgreSQL's types and Connect's, both ways.
@@ -526,3 +545,42 @@ class PostgresDatabase(SqlDatabase):
             f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {temporary}"
             f" {self.on_conflict(step)}"
         )
+
+
+# ``postgres-sink``: topics become tables, exactly once.
+
+
+class PostgresSinkTask(SqlSinkTask):
+    """Writes rows and offsets to PostgreSQL in one transaction per batch."""
+
+    def connect(self, config: Config, owner: str) -> SqlDatabase:
+        """Open a connection that ends by itself when its task hangs inside a transaction."""
+        # A process that stands still would keep its locks for ever.
+        more = {"idle_in_transaction_session_timeout": "60s", "lock_timeout": "30s"}
+        with outages_told():
+            return PostgresDatabase(connection_words(config, owner, **more))
+
+
+class PostgresSinkConnector(SinkConnector):
+    """Writes topics to tables of PostgreSQL."""
+
+    version: ClassVar[str] = "1.0"
+    config: ClassVar[ConfigDeclaration] = CONNECTION_KEYS | SINK_KEYS
+    task: ClassVar[type[SinkTask]] = PostgresSinkTask
+
+    def validate(self, config: Config) -> Iterable[ConfigProblem]:
+        """Name keys that contradict each other."""
+        return sink_problems(config)
+
+    def alter_offsets(
+        self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
+    ) -> bool:
+        """Set the offsets that the database keeps."""
+        if not config["exactly.once"]:
+            return False
+        database = PostgresDatabase(connection_words(config, "headrace-offsets"))
+        try:
+            alter_sink_offsets(database, config, self.context.connector, offsets)
+        finally:
+            database.close()
+        return True

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import psycopg
 
-from headrace.connect.connectors.postgres.catalog import quoted, table_info
-from headrace.connect.connectors.postgres.connection import connect, connection_words, outages_told
+from headrace.connect.connectors.postgres.connection import (
+    connect,
+    connection_words,
+    outages_told,
+    quoted,
+    table_info,
+)
 from headrace.connect.connectors.postgres.database import RowReader, TypeBook, TypeOptions
 from headrace.connect.connectors.postgres.pgoutput import (
     Begin,

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from headrace.connect import SourceRecord
-from headrace.connect.connectors.postgres.catalog import TableInfo, quoted, table_info
-from headrace.connect.connectors.postgres.connection import connect, connection_words, outages_told
+from headrace.connect.connectors.postgres.connection import (
+    TableInfo,
+    connect,
+    connection_words,
+    outages_told,
+    quoted,
+    table_info,
+)
 from headrace.connect.connectors.postgres.database import RowReader, TypeBook, TypeOptions
 from headrace.errors import StateError
 

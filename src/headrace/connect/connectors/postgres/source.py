@@ -25,12 +25,14 @@ from headrace.connect import (
     matching,
     one_of,
 )
-from headrace.connect.connectors.postgres.catalog import find_tables, is_pattern, qualified
 from headrace.connect.connectors.postgres.connection import (
     CONNECTION_KEYS,
     connect,
     connection_words,
+    find_tables,
+    is_pattern,
     outages_told,
+    qualified,
 )
 from headrace.connect.connectors.postgres.logical import LogicalFeed
 from headrace.connect.connectors.postgres.reading import IncrementalFeed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.connect import Schema, SchemaError, SourceBatch, SourceRecord
-from headrace.connect.connectors.postgres.catalog import quoted, table_info
+from headrace.connect.connectors.postgres.connection import quoted, table_info
 from headrace.connect.connectors.postgres.database import RowReader, TypeBook
 from headrace.connect.connectors.postgres.pgoutput import (
     UNCHANGED,

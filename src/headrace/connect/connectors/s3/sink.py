@@ -28,8 +28,7 @@ from headrace.connect import (
 )
 from headrace.connect.connectors.formats.writing import as_written, column_of, joined, write_rows
 from headrace.connect.connectors.offsets import Progress, batch_from, set_by_hand
-from headrace.connect.connectors.s3.connection import Bucket, failure_of
-from headrace.connect.connectors.s3.sink_keys import SINK_KEYS, sink_problems
+from headrace.connect.connectors.s3.connection import SINK_KEYS, Bucket, failure_of, sink_problems
 from headrace.connect.connectors.s3.source import (
     WriteProgress,
     WriteProgressFiles,

@@ -13,9 +13,14 @@ import msgspec
 from pyarrow import fs
 
 from headrace.connect import Config, ConfigDeclaration, ConfigProblem, SourceConnector, declare, key
-from headrace.connect.connectors.formats.reading import READING_KEYS, Readable, delimiter_problems
-from headrace.connect.connectors.formats.standing import ReadyFile, is_unfinished
 from headrace.connect.connectors.formats.task import FilesTask, shares
+from headrace.connect.connectors.formats.writing import (
+    READING_KEYS,
+    Readable,
+    ReadyFile,
+    delimiter_problems,
+    is_unfinished,
+)
 from headrace.connect.connectors.s3.connection import (
     S3_KEYS,
     Bucket,

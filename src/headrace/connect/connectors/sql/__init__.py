@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.connect.connectors.sql.keys import SINK_KEYS, sink_problems
 from headrace.connect.connectors.sql.mapping import (
     COORDINATES,
+    SINK_KEYS,
     Adapter,
     Change,
     MappingOptions,
@@ -19,6 +19,7 @@ from headrace.connect.connectors.sql.mapping import (
     inferred_schema,
     is_document,
     plan,
+    sink_problems,
     table_name,
 )
 from headrace.connect.connectors.sql.sink import (

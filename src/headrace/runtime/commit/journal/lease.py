@@ -19,17 +19,17 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, JobFailedError, LeaseLostError
-from headrace.protocol.bodies import loads
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import RuntimeInfo
+from headrace.protocol.routes import loads
 from headrace.runtime.commit.drivers import DriverName, Lease, LeaseWait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.client import Client
-    from headrace.protocol.commit_log import CommitReader
+    from headrace.protocol.transactions import CommitReader
     from headrace.runtime.commit.journal.topic import CommitTopic
 
 

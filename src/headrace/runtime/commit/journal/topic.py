@@ -24,9 +24,16 @@ from headrace.errors import (
     RequestTimeoutError,
     TopicNotFoundError,
 )
-from headrace.protocol.commit_log import CommitReader, Verdict, newest_known, record_key
 from headrace.protocol.messages import Message
-from headrace.protocol.transactions import CommitRecord, check_commit, commit_in
+from headrace.protocol.transactions import (
+    CommitReader,
+    CommitRecord,
+    Verdict,
+    check_commit,
+    commit_in,
+    newest_known,
+    record_key,
+)
 from headrace.runtime.commit.transactions import QueueMessages
 
 if TYPE_CHECKING:

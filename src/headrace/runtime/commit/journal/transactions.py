@@ -40,9 +40,8 @@ from headrace.runtime.commit.transactions import Ownership
 from headrace.topology.names import commit_topic, journal_topic, state_topic
 
 if TYPE_CHECKING:
-    from headrace.protocol.commit_log import CommitReader
     from headrace.protocol.layout import Int64s
-    from headrace.protocol.transactions import QueueName
+    from headrace.protocol.transactions import CommitReader, QueueName
     from headrace.runtime.commit.drivers import LeaseWait
     from headrace.runtime.commit.transactions import Attempt, BatchEnd, QueueMessages, StageWriter
 
