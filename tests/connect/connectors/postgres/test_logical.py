@@ -65,27 +65,36 @@ def test_rows_that_are_there_come_first_and_changes_follow(
 
 
 @pytest.mark.parametrize("output", ["row", "envelope"])
-def test_rows_that_are_there_come_as_columns_where_their_types_allow(
-    life: NewSourceLife, orders: Connection, output: str
+@pytest.mark.parametrize("action", ["r", "c"], ids=["snapshot", "changes"])
+def test_rows_come_as_columns_where_their_types_allow(
+    life: NewSourceLife, orders: Connection, output: str, action: str
 ) -> None:
     orders.execute("ALTER TABLE orders ADD ok boolean, ADD part float8")
-    orders.execute("INSERT INTO orders VALUES (1, 'a', true, 0.5), (2, NULL, NULL, NULL)")
-    config = {"output.format": output}
+    config = {"output.format": output, "slot.drop.on.stop": "true"}
     found: list[list[SourceRecord]] = []
     for kind in (SourceBatch, list):
-        with life({**config, "slot.drop.on.stop": "true"}) as one:
-            polled: Any = one.task.poll()
+        if action == "r":
+            insert_two(orders)
+        with life(config) as one:
+            if action == "c":
+                assert one.quiet(1) == []
+                insert_two(orders)
+            polled: Any = None
+            while not polled:
+                polled = one.task.poll()
             assert isinstance(polled, kind)
             records = list(polled.records()) if isinstance(polled, SourceBatch) else polled
             assert "lsn" in records[-1].offset
             found.append(records)
             assert one.quiet(1) == []
         # No column of Arrow's holds dates as Connect has them.
+        orders.execute("DELETE FROM orders")
         orders.execute("ALTER TABLE orders ADD IF NOT EXISTS day date")
     for as_column, as_record in zip(*found, strict=True):
         value, other = as_column.value, as_record.value
         if output == "envelope":
-            assert (value["op"], value["before"]) == (other["op"], other["before"]) == ("r", None)
+            told = (action, None)
+            assert (value["op"], value["before"]) == (other["op"], other["before"]) == told
             assert value["source"].keys() == other["source"].keys()
             assert as_column.timestamp_ms == value["ts_ms"]
             value, other = value["after"], other["after"]
@@ -93,6 +102,24 @@ def test_rows_that_are_there_come_as_columns_where_their_types_allow(
         assert as_column.key == as_record.key
         assert as_column.key_schema == as_record.key_schema
     assert [record.key for record in found[0]] == [{"id": 1}, {"id": 2}]
+
+
+def insert_two(orders: Connection) -> None:
+    orders.execute("INSERT INTO orders VALUES (1, 'a', true, 0.5), (2, NULL, NULL, NULL)")
+
+
+def test_new_rows_that_others_follow_keep_their_places(
+    life: NewSourceLife, orders: Connection
+) -> None:
+    """A poll that is no column is records, each at the place that it had as one."""
+    with life() as one:
+        assert one.quiet(1) == []
+        with orders.transaction():
+            orders.execute("INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
+            orders.execute("UPDATE orders SET name = 'A' WHERE id = 1")
+        found = one.until(3)
+    assert rows(found) == [row(1, "a"), row(2, "b"), row(1, "A")]
+    assert [record.offset["record"] for record in found] == [1, 2, 3]
 
 
 def test_no_change_is_lost_between_snapshot_and_stream(

@@ -179,6 +179,8 @@ _ARROW: Mapping[Type, pa.DataType] = {
     Type.FLOAT64: pa.float64(),
     Type.STRING: pa.string(),
 }
+#: int8, int2, int4, text, bpchar and varchar, by their fixed numbers.
+_AS_WRITTEN = frozenset({20, 21, 23, 25, 1042, 1043})
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
@@ -335,6 +337,24 @@ class RowReader:
         ]
         return pa.StructArray.from_arrays(columns, self._names)
 
+    @property
+    def has_columns(self) -> bool:
+        """Whether the types of all columns are ones that Arrow has."""
+        return self._kinds is not None
+
+    def loaded_struct(
+        self, rows: Sequence[Sequence[bytes | None]], loads: Sequence[Callable[[bytes], Any]]
+    ) -> pa.StructArray:
+        """Return rows of texts, as the server wrote them, as structs in a column."""
+        assert self._kinds is not None
+        columns = [
+            _loaded_column(cells, column.type_oid, kind, load)
+            for cells, column, kind, load in zip(
+                zip(*rows, strict=True), self.columns, self._kinds, loads, strict=True
+            )
+        ]
+        return pa.StructArray.from_arrays(columns, self._names)
+
     def struct_key(self, structs: pa.StructArray) -> pa.StructArray | None:
         """Return the keys of structs in a column; ``None`` where the table has none."""
         if not self.keys:
@@ -349,6 +369,15 @@ class RowReader:
         """Return what loads the text of each column, as the connection itself does."""
         transformer = Transformer(connection)
         return [transformer.get_loader(one.type_oid, pq.Format.TEXT).load for one in self.columns]
+
+
+def _loaded_column(
+    cells: Sequence[bytes | None], oid: int, kind: pa.DataType, load: Callable[[bytes], Any]
+) -> pa.Array:
+    if oid in _AS_WRITTEN:
+        # The text is the value, or its digits: Arrow reads a column of them at once.
+        return pa.array(cells, pa.string()).cast(kind)
+    return pa.array([None if cell is None else load(cell) for cell in cells], kind)
 
 
 def _loader(connection: Connection, oid: int) -> Any:

@@ -21,6 +21,7 @@ from headrace.connect.connectors.postgres.database import RowReader, TypeBook, T
 from headrace.connect.connectors.postgres.pgoutput import (
     Begin,
     CommitMessage,
+    Insert,
     KeepAlive,
     Lsn,
     Message,
@@ -44,13 +45,15 @@ from headrace.errors import ConnectorConfigError, StateError
 if TYPE_CHECKING:
     from headrace.connect import Config, SourceBatch, SourceRecord, SourceTaskContext
     from headrace.connect.connectors.postgres.connection import Connection
-    from headrace.connect.connectors.postgres.pgoutput import NewSlot
+    from headrace.connect.connectors.postgres.pgoutput import Delete, NewSlot, Truncate, Update
     from headrace.connect.records import Position
 
 
 # The rows that are there when a slot is made: they come before its changes.
 
 _Rows: TypeAlias = "Sequence[Made] | MadeColumns"
+#: A message that is about rows.
+Change: TypeAlias = "Insert | Update | Delete | Truncate"
 
 
 def snapshot(
@@ -252,12 +255,90 @@ class _RecordPlace(NamedTuple):
     lsn: Lsn
     record: int
 
+    @property
+    def offset(self) -> dict[str, str | int]:
+        """The place as a position of Connect's."""
+        return {"lsn": lsn_text(self.lsn), "record": self.record}
+
 
 class _Transaction(NamedTuple):
     """A transaction that was read whole."""
 
     last: _RecordPlace
     end: Lsn
+
+
+class _Changes:
+    """What one poll reads: columns, where all of it is new rows of one table; records otherwise."""
+
+    def __init__(self, partition: Position, translator: Translator) -> None:
+        self._partition, self._translator = partition, translator
+        self._records: list[SourceRecord] = []
+        #: New rows of one table that are no records yet, their places, and their moments' numbers.
+        self._run: list[Insert] = []
+        self._places: list[_RecordPlace] = []
+        self._moments: list[ChangeTime] = []
+        self._counts: list[int] = []
+        #: The place of the last record.
+        self.last: _RecordPlace | None = None
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return len(self._records) + len(self._run)
+
+    def add(
+        self, change: Change, moment: ChangeTime, place: _RecordPlace, given: _RecordPlace
+    ) -> _RecordPlace:
+        """Take a change, without records that were given before; return the last one's place."""
+        if isinstance(change, Insert) and self._takes(change):
+            place = _RecordPlace(place.lsn, place.record + 1)
+            if place > given:
+                self._append(change, moment, place)
+            return place
+        self.end_run()
+        for made in self._translator.translate(change, moment):
+            place = _RecordPlace(place.lsn, place.record + 1)
+            if place > given:
+                self._place(made, place)
+        return place
+
+    def _takes(self, change: Insert) -> bool:
+        if self._run:
+            return change.relation == self._run[0].relation
+        return not self._records and self._translator.takes_columns(change.relation)
+
+    def _append(self, change: Insert, moment: ChangeTime, place: _RecordPlace) -> None:
+        if not self._moments or self._moments[-1] is not moment:
+            self._moments.append(moment)
+            self._counts.append(0)
+        self._counts[-1] += 1
+        self._run.append(change)
+        self._places.append(place)
+        self.last = place
+
+    def _place(self, made: Made, place: _RecordPlace) -> None:
+        self._records.append(made.placed(self._partition, place.offset))
+        self.last = place
+
+    def end_run(self) -> None:
+        """Make records of new rows, as something else follows."""
+        moments = [
+            moment
+            for moment, count in zip(self._moments, self._counts, strict=True)
+            for _ in range(count)
+        ]
+        for change, moment, place in zip(self._run, moments, self._places, strict=True):
+            for made in self._translator.translate(change, moment):
+                self._place(made, place)
+        self._run, self._places, self._moments, self._counts = [], [], [], []
+
+    def given(self) -> Sequence[SourceRecord] | SourceBatch:
+        """Return everything."""
+        if not self._run:
+            return self._records
+        made = self._translator.new_rows(self._run, self._moments, self._counts)
+        return made.placed(self._partition, self._places[-1].offset)
 
 
 class LogicalFeed:
@@ -388,24 +469,22 @@ class LogicalFeed:
                 )
         self._given = _RecordPlace(slot.consistent_point, 0)
 
-    def _changes(self) -> list[SourceRecord]:
+    def _changes(self) -> Sequence[SourceRecord] | SourceBatch:
         if self._stream is None:
             self._stream = self._started()
-        found: list[SourceRecord] = []
+        found = _Changes(self.partition, self._translator_now)
         self._report(self._stream)
         for arrived in self._stream.messages(_WAIT):
             if isinstance(arrived, XLogData):
                 message = decode(arrived.data)
                 if message is not None:
-                    found += self._records(message)
+                    self._take(message, found)
             else:
                 self._alive(arrived, self._stream)
-            if len(found) >= self._limit:
+            if found.count >= self._limit:
                 break
-        if found:
-            last = found[-1].offset
-            self._given = _RecordPlace(lsn_number(last["lsn"]), last["record"])
-        return found
+        self._given = found.last or self._given
+        return found.given()
 
     def _started(self) -> ReplicationConnection:
         stream = ReplicationConnection(self._words)
@@ -418,8 +497,10 @@ class LogicalFeed:
             raise
         return stream
 
-    def _records(self, message: Message) -> list[SourceRecord]:
+    def _take(self, message: Message, found: _Changes) -> None:
         if isinstance(message, Relation):
+            # Rows of the table as it was are told first.
+            found.end_run()
             self._translator_now.learn(message)
         elif isinstance(message, Begin):
             self._moment = ChangeTime.of(message)
@@ -429,19 +510,7 @@ class LogicalFeed:
             self._unconfirmed.append(_Transaction(self._place, message.end_lsn))
         else:
             assert self._moment is not None
-            return self._placed(message, self._moment)
-        return []
-
-    def _placed(self, message: Message, moment: ChangeTime) -> list[SourceRecord]:
-        assert not isinstance(message, Begin | CommitMessage | Relation)
-        found = []
-        for made in self._translator_now.translate(message, moment):
-            self._place = _RecordPlace(self._place.lsn, self._place.record + 1)
-            if self._place <= self._given:
-                continue
-            place = {"lsn": lsn_text(self._place.lsn), "record": self._place.record}
-            found.append(made.placed(self.partition, place))
-        return found
+            self._place = found.add(message, self._moment, self._place, self._given)
 
     def _alive(self, sign: KeepAlive, stream: ReplicationConnection) -> None:
         # All that came before it has been given and committed, so none of it is needed again:

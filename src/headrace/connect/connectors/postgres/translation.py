@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from logging import Logger
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.connect import Schema, SchemaError, SourceBatch, SourceRecord
@@ -190,16 +191,52 @@ class Translator:
         structs = reader.struct(rows)
         if structs is None:
             return [self._row(table, reader.value(row), "r", moment, None) for row in rows]
-        key, count = reader.struct_key(structs), len(rows)
+        return self._columns(table, structs, "r", [moment], [len(rows)])
+
+    def takes_columns(self, relation: int) -> bool:
+        """Tell whether new rows of a table can be told as columns."""
+        table = self._tables[relation]
+        return table is not None and table.rows.has_columns
+
+    def new_rows(
+        self, changes: Sequence[Insert], moments: Sequence[ChangeTime], counts: Sequence[int]
+    ) -> MadeColumns:
+        """Turn new rows of one table into records, as columns.
+
+        Parameters
+        ----------
+        changes
+            The rows, of a table that :meth:`takes_columns`.
+        moments, counts
+            Their transactions, and how many of them each of these made.
+        """
+        table = self._tables[changes[0].relation]
+        assert table is not None
+        structs = table.rows.loaded_struct([change.new for change in changes], table.loads)
+        return self._columns(table, structs, "c", moments, counts)
+
+    def _columns(
+        self,
+        table: _ServerTable,
+        structs: pa.StructArray,
+        action: str,
+        moments: Sequence[ChangeTime],
+        counts: Sequence[int],
+    ) -> MadeColumns:
+        reader, count = table.rows, len(structs)
+        key = reader.struct_key(structs)
         key_schema = None if key is None else reader.key_schema
-        times = pa.repeat(pa.scalar(moment.timestamp_ms, pa.int64()), count)
+        # Which moment each row has: values are written once for each of them.
+        of = np.repeat(np.arange(len(moments)), counts)
+        times = pa.array([one.timestamp_ms for one in moments], pa.int64()).take(of)
         if not self.envelope:
             return MadeColumns(table.topic, key, structs, key_schema, reader.schema, times)
+        sources = pa.array([_source(table, one) for one in moments], _SOURCE_ARROW)
         parts = {
             "before": pa.nulls(count, structs.type),
             "after": structs,
-            "source": pa.repeat(pa.scalar(_source(table, moment), _SOURCE_ARROW), count),
-            "op": pa.repeat("r", count),
+            "source": sources.take(of),
+            "op": pa.repeat(action, count),
             "ts_ms": times,
         }
         value = pa.StructArray.from_arrays(list(parts.values()), list(parts))
