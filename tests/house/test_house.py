@@ -9,9 +9,9 @@ from tests.house.passage import modules_of_a_count
 
 #: The most that there may be of each; a change that needs more says why where it raises it.
 MOST = {
-    "modules": 580,
-    "lines": 145_000,
-    "imports, % of the code": 9.0,
+    "modules": 510,
+    "lines": 142_000,
+    "imports, % of the code": 8.6.0,
     "class names used twice": 15,
     "functions above 60 lines": 15,
     "docstrings that open with Give": 79,
@@ -26,4 +26,4 @@ def test_the_package_is_no_larger_than_it_was() -> None:
 
 @pytest.mark.budget(3)
 def test_a_count_enters_no_more_modules_than_it_did() -> None:
-    assert 20 < len(modules_of_a_count()) <= 80
+    assert 20 < len(modules_of_a_count()) <= 65
