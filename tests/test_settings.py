@@ -71,7 +71,7 @@ def test_every_wrong_setting_is_named_at_once() -> None:
 
 
 def test_misspelt_variable_gets_a_suggestion() -> None:
-    with pytest.raises(SettingsError, match="Did you mean HEADRACE_PARTITIONS"):
+    with pytest.raises(SettingsError, match="did you mean 'HEADRACE_PARTITIONS"):
         JobSettings.from_env({"HEADRACE_PARTITION": "3"})
 
 

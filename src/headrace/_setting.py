@@ -7,7 +7,6 @@ variables, ``--help`` and the page in ``docs/`` all read that field.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from headrace.errors import SettingsError
+from headrace.spelling import did_you_mean, typo_of
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -131,8 +131,7 @@ def named_values(
     for text in texts:
         name, _, value = text.partition("=")
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(names)}."
+            hint = did_you_mean(name, names, f"there are {', '.join(names)}")
             raise SettingsError(complaint.format(repr(name)), hint=hint)
         yield name, value
 
@@ -193,9 +192,9 @@ def environment_values(
 
 
 def _refuse_typo(variable: str, names: list[str]) -> None:
-    if close := difflib.get_close_matches(variable, names, n=1, cutoff=0.85):
+    if meant := typo_of(variable, names):
         message = f"The environment variable {variable} is no setting."
-        raise SettingsError(message, hint=f"Did you mean {close[0]}?")
+        raise SettingsError(message, hint=f"did you mean '{meant}'?")
 
 
 def _pairs(variable: str, text: str) -> dict[str, str]:

@@ -251,7 +251,7 @@ def test_a_job_whose_offset_has_expired_stops_or_goes_on_at_the_earliest(
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["dirty_rati=1"], "Did you mean dirty_ratio"),
+        (["dirty_rati=1"], "did you mean 'dirty_ratio'"),
         (["dirty_ratio=much"], "dirty_ratio"),
         (["dirty_ratio=2"], "dirty_ratio is 2.0"),
         (["max_lag=soon"], "max_lag"),

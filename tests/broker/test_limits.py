@@ -559,7 +559,7 @@ def test_limits_are_read_from_text() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("max_frames=1", "Did you mean max_frame?"),
+        ("max_frames=1", "did you mean 'max_frame'?"),
         ("max_frame=ten", "in bytes"),
         ("max_frame=0", "must be positive"),
         ("idle_timeout=-1", "must be positive"),

@@ -163,7 +163,7 @@ def test_literals_of_other_types_are_other_measures() -> None:
         ("select city, count(*) from orders group by rollup (city)", "does not know Rollup"),
         ("select count(distinct price) as n from orders group by city", "takes no distinct"),
         ("select others.price from orders", "no stream 'others'"),
-        ("select uper(city) from orders", "no function 'uper', did you mean 'upper'?"),
+        ("select uper(city) from orders", "no function 'uper'; did you mean 'upper'?"),
         (
             "select city, count(*) from orders group by city, tumble(t, 1)",
             r"group_by\(...\).window",

@@ -6,7 +6,6 @@ means something else, values are computed in Python: one by one, and only where 
 
 from __future__ import annotations
 
-import difflib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 from headrace.columns.expressions import Call, Name, Node, Value
 from headrace.columns.schema import WIDE, Schema, column_of
 from headrace.columns.values import ColumnValues, python_values
+from headrace.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from headrace.columns.aggregates import Measure
@@ -463,9 +463,8 @@ def _column_named(name: str, batch: pa.RecordBatch) -> pa.Array:
     index = batch.schema.get_field_index(name)
     if index < 0:
         names = batch.schema.names
-        close = difflib.get_close_matches(name, names, 1)
-        message = f"there is no column '{name}'"
-        message += f", did you mean '{close[0]}'?" if close else f"; there are {', '.join(names)}"
+        hint = did_you_mean(name, names, f"there are {', '.join(names)}")
+        message = f"there is no column '{name}'; {hint}"
         raise KeyError(message)
     return batch.column(index)
 

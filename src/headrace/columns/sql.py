@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from headrace.columns.aggregates import Measure
 from headrace.columns.expressions import Call, Name, Node, Value
 from headrace.errors import TopologyError
+from headrace.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -86,8 +86,7 @@ def _unknown(item: Any) -> str:
     if name in ("tumble", "hop", "session"):
         return f"sql() does not know {name}: group_by(...).window(...).agg(...) gathers by time"
     functions = {call for call, _ in _CALLS.values()} | {*_MEASURES.values(), "coalesce", "round"}
-    close = get_close_matches(name, functions, 1)
-    return f"sql() has no function '{name}'" + (f", did you mean '{close[0]}'?" if close else "")
+    return f"sql() has no function '{name}'; {did_you_mean(name, functions)}".rstrip("; ")
 
 
 #: Parts of a statement that are read; every other that is given is refused.

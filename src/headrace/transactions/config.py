@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from headrace.errors import TopologyError
+from headrace.spelling import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +286,9 @@ class Configuration(Mapping[str, Any]):
 def _check(name: str, value: Any) -> None:
     key = CONFIG_KEYS.get(name)
     if key is None:
-        near = difflib.get_close_matches(name, CONFIG_KEYS, n=1, cutoff=0.5)
         raise TopologyError(
             f"unknown configuration key {name!r}",
-            hint=f"did you mean '{near[0]}'?" if near else f"known are {', '.join(CONFIG_KEYS)}",
+            hint=did_you_mean(name, CONFIG_KEYS, f"known are {', '.join(CONFIG_KEYS)}"),
         )
     problem = key.problem(value)
     if problem is not None:

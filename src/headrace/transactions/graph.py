@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from headrace.errors import TopologyError
+from headrace.spelling import did_you_mean
 from headrace.topology import DEFAULT_STREAM
 from headrace.transactions.components import KeyValueBolt
 from headrace.transactions.topics import is_stateful
@@ -135,10 +135,8 @@ def _check_key_fields(component: Declared) -> None:
 
 def _near(name: str, known: Iterable[str]) -> str:
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    if near:
-        return f"did you mean '{near[0]}'?"
-    return f"there are {', '.join(names)}" if names else "there is none"
+    there = f"there are {', '.join(names)}" if names else "there is none"
+    return did_you_mean(name, names, there)
 
 
 def in_order(components: Mapping[str, Declared]) -> list[str]:

@@ -37,7 +37,7 @@ def test_keys_of_a_plugin_are_a_table(run: Commands) -> None:
 
 
 def test_a_plugin_that_is_not_there_is_guessed(run: Commands) -> None:
-    assert run.refused("plugins", "file-sorce").endswith(f"→ did you mean {FILE_SOURCE}?")
+    assert run.refused("plugins", "file-sorce").endswith(f"→ did you mean '{FILE_SOURCE}'?")
 
 
 def test_a_right_config_is_taken(run: Commands) -> None:

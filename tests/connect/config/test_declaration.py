@@ -84,9 +84,9 @@ def test_wrong_secret_is_not_shown() -> None:
 def test_misspelt_key_is_named_with_the_one_that_was_meant(misspelt: str) -> None:
     declaration = declare(key("port", int, "It."), key("batch.max.rows", int, "Rows."))
     (problem,) = declaration.problems({misspelt: "1"})
-    assert problem.message == f"There is no key {misspelt}: did you mean port?"
+    assert problem.message == f"There is no key {misspelt}: did you mean 'port'?"
     (problem,) = declaration.problems({"batch.max.row": "1"})
-    assert problem.message == "There is no key batch.max.row: did you mean batch.max.rows?"
+    assert problem.message == "There is no key batch.max.row: did you mean 'batch.max.rows'?"
 
 
 def test_key_that_resembles_none_may_stand() -> None:
@@ -103,5 +103,5 @@ def test_aliases_that_disagree_are_refused() -> None:
 
 def test_undeclared_value_is_asked_for_with_a_hint() -> None:
     config = declare(PORT).parse({"port": "80"})
-    with pytest.raises(ConnectorConfigError, match="Did you mean port"):
+    with pytest.raises(ConnectorConfigError, match="did you mean 'port'"):
         config["prot"]

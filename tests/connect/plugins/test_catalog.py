@@ -57,7 +57,7 @@ def test_names_are_compared_whole(catalog: Catalog) -> None:
 
 
 def test_unknown_name_is_answered_with_a_near_one(catalog: Catalog) -> None:
-    with pytest.raises(PluginError, match="Did you mean NumbersSource"):
+    with pytest.raises(PluginError, match="did you mean 'NumbersSource"):
         catalog.find("NumberSource", "connectors")
 
 

@@ -83,7 +83,7 @@ def test_connector_checks_keys_together_once_each_is_right(catalog: Catalog) -> 
 
 def test_misspelt_key_is_an_error_and_a_foreign_one_a_warning(catalog: Catalog) -> None:
     answer = validate(catalog, "numbers-source", SOURCE | {"frist": "5", "x.flag": "true"})
-    assert errors(answer) == {"frist": ["There is no key frist: did you mean first?"]}
+    assert errors(answer) == {"frist": ["There is no key frist: did you mean 'first'?"]}
     assert answer["warnings"] == ["Nobody knows the key x.flag."]
 
 

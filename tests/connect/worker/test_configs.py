@@ -186,7 +186,7 @@ def test_the_log_is_summed_up_and_a_restart_finds_all() -> None:
     ("config", "says"),
     [
         ({}, "Connector config {name=a} contains no connector type"),
-        ({"connector.class": "fakes.ChaosConector"}, "did you mean fakes.ChaosConnector?"),
+        ({"connector.class": "fakes.ChaosConector"}, "did you mean 'fakes.ChaosConnector'?"),
         (config_of(CHAOS, tasks_max="0"), "tasks.max"),
         (config_of(CHAOS, name="b"), "(b) doesn't match connector name in the URL (a)"),
         (config_of("fakes.BrokenConnector"), "no module named 'gone'"),

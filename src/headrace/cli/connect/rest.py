@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import importlib.util
 import inspect
@@ -28,6 +27,7 @@ from headrace.errors import (
     RequestTimeoutError,
     WorkerStoppingError,
 )
+from headrace.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import httpx
@@ -217,9 +217,7 @@ class WorkerApi:
         if path[:1] != ("connectors",) or len(path) < 2:
             return ""
         names = self.get("connectors")
-        if close := difflib.get_close_matches(path[1], names, n=1):
-            return f"did you mean {close[0]}?"
-        return "`headrace connect list` names those that there are"
+        return did_you_mean(path[1], names, "`headrace connect list` names those that there are")
 
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:

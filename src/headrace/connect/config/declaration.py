@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from headrace.connect.config.kinds import (
     one_of,
 )
 from headrace.errors import ConnectorConfigError
+from headrace.spelling import did_you_mean, typo_of
 
 # The typed values of a config, as plugins see them.
 
@@ -53,8 +53,7 @@ class Config(Mapping[str, Any]):
         try:
             return self._values[name]
         except KeyError:
-            near = difflib.get_close_matches(name, self._values, n=1)
-            hint = f"Did you mean {near[0]}?" if near else "Declare it with key(...)."
+            hint = did_you_mean(name, self._values, "declare it with key(...)")
             message = f"The config key {name!r} is not declared."
             raise ConnectorConfigError(message, hint=hint) from None
 
@@ -228,10 +227,6 @@ def key(
     )
 
 
-# A key this near to a declared one is a typing mistake, not somebody's own key.
-_NEAR = 0.85
-
-
 class ConfigDeclaration:
     """The keys of a plugin, in the order in which forms and docs show them.
 
@@ -338,17 +333,10 @@ class ConfigDeclaration:
         free = [name for name in known if name not in texts]
         found = []
         for name in self.unknown(texts):
-            if near := _nearest(name, free):
-                message = f"There is no key {name}: did you mean {near}?"
+            if near := typo_of(name, free):
+                message = f"There is no key {name}: did you mean '{near}'?"
                 found.append(ConfigProblem(name, message))
         return found
-
-
-def _nearest(name: str, known: list[str]) -> str | None:
-    # Letters that changed places make short words look very different.
-    swapped = [one for one in known if sorted(one) == sorted(name.lower())]
-    near = swapped or difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
-    return near[0] if near else None
 
 
 def declare(*keys: ConfigKey) -> ConfigDeclaration:

@@ -5,7 +5,6 @@ Making a catalog imports no plugin.  Loading one does, and belongs into processe
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -21,6 +20,7 @@ from typing import Any
 from headrace.connect.plugins.builtin import BUILTIN, PluginType
 from headrace.connect.plugins.connectors import SinkConnector, SourceConnector
 from headrace.errors import PluginError
+from headrace.spelling import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Catalog:
     >>> catalog.find("hid", "transforms")
     Traceback (most recent call last):
     headrace.errors.PluginError: There is no plugin 'hid' among the transforms.
-      → Did you mean hide?
+      → did you mean 'hide'?
     """
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
@@ -152,8 +152,7 @@ class Catalog:
 
     def _near(self, name: str, family: Family) -> str:
         known = [one for of, one in self._by_name if of == family]
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-        return f"Did you mean {near[0]}?" if near else "Install the package that brings it."
+        return did_you_mean(name, known, "install the package that brings it")
 
     def load(self, name: str, family: Family) -> type[Any]:
         """Find a plugin and import its class."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +16,7 @@ from headrace.errors import (
     PluginFailedError,
     PluginTimeoutError,
 )
+from headrace.spelling import nearest
 
 T = TypeVar("T")
 
@@ -230,9 +230,8 @@ class PluginInspector:
         return ", ".join(sorted(one.class_name for one in connectors))
 
     def _meant(self, name: str) -> str:
-        close = get_close_matches(name, self._connectors, n=1)
-        if close:
-            return f"did you mean {self._connectors[close[0]][0].class_name}?"
+        if close := nearest(name, self._connectors):
+            return f"did you mean '{self._connectors[close][0].class_name}'?"
         return "GET /connector-plugins lists those that there are"
 
 

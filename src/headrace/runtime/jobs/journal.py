@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import time
 from collections import defaultdict, deque
@@ -27,6 +26,7 @@ from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.topic import CommitTopic, decode_chunk
 from headrace.runtime.standing import OperatorStatistics, lag_of, longest, operator_statistics
 from headrace.runtime.state.home import StateHome, commits_units
+from headrace.spelling import did_you_mean
 from headrace.topology.names import commit_topic, journal_topic
 
 if TYPE_CHECKING:
@@ -135,11 +135,10 @@ def unknown_job(client: Client, job: str) -> StateError:
     check_brokers(client)
     topics = Admin(client).topics()
     known = [topic.removesuffix(_SUFFIX) for topic in topics if topic.endswith(_SUFFIX)]
-    near = difflib.get_close_matches(job, known, n=1)
-    hint = f"did you mean '{near[0]}'? " if near else ""
+    look = "look at its name and at the address: headrace job list shows all jobs"
     return StateError(
         f"job '{job}' was never started on this cluster",
-        hint=hint + "look at its name and at the address: headrace job list shows all jobs",
+        hint=f"{did_you_mean(job, known)} {look}".lstrip(),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import time
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from headrace.spark.rocketmq.positions import (
     read_queue_lists,
     read_queue_numbers,
 )
+from headrace.spelling import nearest
 
 Reading: TypeAlias = Literal["batch", "stream"]
 
@@ -169,9 +169,8 @@ def _guess(given: str, names: Mapping[str, str]) -> str:
     if given in other:
         use = "reading" if given in map(str.lower, READ_OPTIONS) else "writing"
         return f"'{other[given]}' is an option for {use}"
-    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean '{names[close[0]]}'?"
+    if close := nearest(given, names):
+        return f"did you mean '{names[close]}'?"
     return f"there are {', '.join(names.values())}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,6 +55,7 @@ from headrace.spark.rocketmq.writer import (
     clear_errors_of,
 )
 from headrace.spark.worker import end_of_task
+from headrace.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -493,8 +493,7 @@ def _same_type(one: DataType, other: DataType) -> bool:
 
 def _unknown(name: str, known: Iterable[str], verb: str) -> ConfigurationError:
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = f"did you mean '{close[0]}'?" if close else f"select of {_listed(names)}"
+    hint = did_you_mean(name, names, f"select of {_listed(names)}")
     return ConfigurationError(f"the rocketmq source {verb} no column '{name}'", hint=hint)
 
 
