@@ -143,7 +143,7 @@ class StagePlan:
     >>> from headrace import StreamBuilder, serdes
     >>> builder = StreamBuilder("word-count")
     >>> lines = builder.source("lines", serdes.string)
-    >>> lines.key_by(str.lower).count().to_stream().sink("counts", serdes.json)
+    >>> lines.key_by(str.lower).count().sink("counts", serdes.json)
     <end of 'sink-counts'>
     >>> plan = builder.build().plan
     >>> [[operator.name for operator in stage.operators] for stage in plan.stages]
