@@ -147,7 +147,7 @@ class StagePlan:
     <end of 'sink-counts'>
     >>> plan = builder.build().plan
     >>> [[operator.name for operator in stage.operators] for stage in plan.stages]
-    [['source-lines', 'key_by-lines'], ['count-lines', 'to_stream-lines', 'sink-counts']]
+    [['source-lines', 'key_by-lines'], ['count-lines', 'sink-counts']]
     >>> plan.stage_of("sink-counts")
     1
     """
