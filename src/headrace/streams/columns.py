@@ -90,7 +90,7 @@ def grouped(
     name: str | None,
     on_error: ErrorPolicy,
 ) -> ColumnGroups:
-    """Give records the values of columns as keys.
+    """Key records by the values of columns.
 
     Raises
     ------

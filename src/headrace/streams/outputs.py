@@ -170,7 +170,7 @@ def batches_to_spark(
     serde: Serde[Any] | None,
     on_error: ErrorPolicy,
 ) -> End:
-    """Give committed batches to Spark's writers."""
+    """Hand committed batches to Spark's writers."""
     step = flow.begin("sink_dataframe", name, on_error=on_error)
     what = f"sink_dataframe '{step.name}'"
     check_function(what, writer, ("frame", "token"), step.caller.origin)

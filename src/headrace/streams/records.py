@@ -143,7 +143,7 @@ def peeked(
 def keyed(
     flow: Flow, selector: Callable[..., Any], name: str | None, on_error: ErrorPolicy
 ) -> Flow:
-    """Give records other keys."""
+    """Set the keys of records."""
     step, takes_key = _begin(flow, "key_by", selector, name, on_error)
     known = step.known(result_hint(selector, step.caller.names))
     known.check_key(step.name)
@@ -158,7 +158,7 @@ def timed(
     name: str | None,
     on_error: ErrorPolicy,
 ) -> Flow:
-    """Give records other times."""
+    """Set the times of records."""
     step = flow.begin("select_timestamp", name, on_error=on_error)
     check_function("select_timestamp", function, ("value",), step.caller.origin)
     check_durations(f"operator '{step.name}' at {step.caller.origin}", durations)
