@@ -77,7 +77,7 @@ def job_topics(client: Client, width: int) -> Topology:
     builder = StreamBuilder("wide")
     words = builder.source("events", serdes.string, idle_timeout=None).key_by(str.lower)
     counts = words.window(tumbling(timedelta(seconds=1))).count(emit="update")
-    counts.to_stream().sink("counts", serdes.json)
+    counts.sink("counts", serdes.json)
     return builder.build()
 
 

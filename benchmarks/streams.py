@@ -78,20 +78,20 @@ def mapped(builder: StreamBuilder, sink: str) -> None:
 def aggregated(builder: StreamBuilder, sink: str) -> None:
     """Fold the events of a key in Python."""
     events = builder.source("events", serdes.json)
-    events.key_by(key).aggregate(Total).to_stream().sink(sink, serdes.json)
+    events.key_by(key).aggregate(Total).sink(sink, serdes.json)
 
 
 def tumbled(builder: StreamBuilder, sink: str) -> None:
     """Add up the events of a key and ten seconds."""
     events = builder.source("events", serdes.json)
-    events.key_by(key).window(tumbling(_WINDOW)).sum(number).to_stream().sink(sink, serdes.json)
+    events.key_by(key).window(tumbling(_WINDOW)).sum(number).sink(sink, serdes.json)
 
 
 def hopped(builder: StreamBuilder, sink: str) -> None:
     """Add up the events of a key and ten seconds, every two: five windows for each event."""
     windows = hopping(_WINDOW, _WINDOW / 5)
     events = builder.source("events", serdes.json)
-    events.key_by(key).window(windows).sum(number).to_stream().sink(sink, serdes.json)
+    events.key_by(key).window(windows).sum(number).sink(sink, serdes.json)
 
 
 def joined(builder: StreamBuilder, sink: str) -> None:
@@ -106,14 +106,14 @@ def counted_words(builder: StreamBuilder, sink: str) -> None:
     """Count words by columns."""
     lines = builder.source("events", serdes.string)
     words = lines.select(word=explode(col("value").split(" ")))
-    words.group_by("word").agg(n=count()).to_stream().sink(sink, serdes.json)
+    words.group_by("word").agg(n=count()).sink(sink, serdes.json)
 
 
 def tumbled_columns(builder: StreamBuilder, sink: str) -> None:
     """Add up the events of a key and ten seconds by columns."""
     events = builder.source("events", serdes.json(Event))
     windows = events.group_by("k").window(tumbling(_WINDOW))
-    windows.agg(n=sum_of("n")).to_stream().sink(sink, serdes.json)
+    windows.agg(n=sum_of("n")).sink(sink, serdes.json)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,6 @@ def word_count(name: str, lines: str, counts: str) -> Topology:
         .flat_map_values(lambda line: line.lower().split())
         .key_by(lambda word: word)
         .count()
-        .to_stream()
         .sink(counts, serdes.json)
     )
     return builder.build()

@@ -51,7 +51,7 @@ class Shape:
         builder = StreamBuilder("growth")
         serde = serdes.with_key(serdes.json(int), of=str)
         sources = {
-            topic: builder.source(topic, serde).filter(lambda number: number >= 0)
+            topic: builder.source(topic, serde).where(lambda number: number >= 0)
             for topic in self.topics
         }
         self.make(sources).sink("results", serdes.json)

@@ -12,10 +12,10 @@ builder = StreamBuilder("example-order-count")
 orders = (
     builder.source("orders", serdes.json)
     .key_by(lambda order: order["customer"])
-    .filter(lambda order: not order["called_off"])
+    .where(lambda order: not order["called_off"])
 )
-orders.count(name="orders").to_stream().sink("order-counts", serdes.json)
-orders.sum(lambda order: order["price"], name="spent").to_stream().sink("spent", serdes.json)
+orders.count(name="orders").sink("order-counts", serdes.json)
+orders.sum(lambda order: order["price"], name="spent").sink("spent", serdes.json)
 topology = builder.build()
 
 

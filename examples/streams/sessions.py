@@ -16,7 +16,6 @@ clicks = builder.source("clicks", serdes.json, allowed_lateness=timedelta(second
     clicks.key_by(lambda click: click["visitor"])
     .window(session(timedelta(seconds=30)))
     .count()
-    .to_stream()
     .sink("visits", serdes.json)
 )
 topology = builder.build()

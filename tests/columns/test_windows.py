@@ -47,9 +47,9 @@ def built(windows: Any) -> Any:
     readings = builder.source("in", READINGS)
     by_columns = readings.where(col("value") != 7).group_by("sensor").window(windows, grace=SECOND)
     measured = by_columns.agg(n=count(), s=total("value"), top=maximum("value"), mean=avg("value"))
-    measured.to_stream().sink("columns", serdes.plain)
+    measured.sink("columns", serdes.plain)
     measured.late().sink("late", READINGS)
-    by_key = readings.filter(lambda one: one.value != 7).key_by(lambda one: one.sensor)
+    by_key = readings.where(lambda one: one.value != 7).key_by(lambda one: one.sensor)
     by_key.window(windows, grace=SECOND).collect().to_stream(with_window=True).map_values(
         lambda found: {
             "n": len(found.value),

@@ -165,7 +165,7 @@ OPERATORS: dict[str, dict[str, Build]] = {
     "GlobalTableJoin": {
         "everywhere": lambda given: (
             given.left.left_join(given.everywhere)
-            .where(lambda value: KEYS[value.n % len(KEYS)])
+            .left_key(lambda value: KEYS[value.n % len(KEYS)])
             .apply(pair, name=given.name)
         )
     },

@@ -211,7 +211,7 @@ def test_entries_that_are_cut_off_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "between",
-    [lambda k: k.filter(lambda v: v > 0), lambda k: k.map_values(abs), lambda k: k.peek(str)],
+    [lambda k: k.where(lambda v: v > 0), lambda k: k.map_values(abs), lambda k: k.peek(str)],
 )
 def test_operators_between_the_key_and_the_aggregate_keep_the_shuffle(
     between: Callable[[KeyedStream[str, Any]], KeyedStream[str, Any]],

@@ -119,7 +119,7 @@ def test_two_counts_in_one_job_do_not_share_state() -> None:
     builder = StreamBuilder("two")
     words = builder.source("in", serdes.string).key_by(lambda word: word)
     words.count(name="first").to_stream().sink("a", serdes.json)
-    words.filter(lambda word: word != "x").count(name="second").to_stream().sink("b", serdes.json)
+    words.where(lambda word: word != "x").count(name="second").to_stream().sink("b", serdes.json)
     with TopologyTestDriver(builder.build()) as driver:
         for word in ("x", "y", "y"):
             driver.input("in", serdes.string).send(word)

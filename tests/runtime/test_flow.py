@@ -24,7 +24,7 @@ def test_merge_counts_the_records_of_all_its_streams() -> None:
     builder = StreamBuilder("job")
     web = builder.source("web", serdes.string).key_by(str.lower)
     shop = builder.source("shop", serdes.string).key_by(str.lower)
-    web.merge(shop).group_by_key().count().to_stream().sink("out", serdes.plain)
+    web.merge(shop).group_by_key().count().sink("out", serdes.plain)
     with TopologyTestDriver(builder.build()) as driver:
         driver.input("web", serdes.string).send("a")
         driver.input("shop", serdes.string).send("A")
@@ -91,7 +91,7 @@ def test_branches_of_a_keyed_stream_keep_its_keys() -> None:
     builder = StreamBuilder("job")
     words = builder.source("words", serdes.string).key_by(str.lower)
     long = words.branch(long=lambda key, word: len(key) > 3, default="short").long
-    long.count().to_stream().sink("out", serdes.plain)
+    long.count().sink("out", serdes.plain)
     with TopologyTestDriver(builder.build()) as driver:
         for word in ("Word", "an", "word"):
             driver.input("words", serdes.string).send(word)
@@ -131,7 +131,7 @@ def test_repartition_by_key_needs_no_second_shuffle_but_fewer_partitions_do() ->
     def stages(partitions: int | None) -> int:
         builder = StreamBuilder("job")
         words = builder.source("words", serdes.string).repartition(str.lower, partitions=partitions)
-        words.count().to_stream().sink("out", serdes.plain)
+        words.count().sink("out", serdes.plain)
         topology = builder.build()
         with TopologyTestDriver(topology, partitions=3) as driver:
             for word in ("a", "b", "A"):
@@ -201,7 +201,7 @@ def test_functions_may_take_the_key_beside_the_value() -> None:
     builder = StreamBuilder("job")
     (
         builder.source("words", serdes.with_key(serdes.string))
-        .filter(lambda key, word: key != word)
+        .where(lambda key, word: key != word)
         .map_values(lambda key, word: f"{key}={word}")
         .flat_map_values(lambda key, text: [text] * len(key))
         .key_by(lambda key, text: (key, text))
@@ -212,6 +212,26 @@ def test_functions_may_take_the_key_beside_the_value() -> None:
         words.send("a", key="a")
         words.send("x", key="kk")
         assert results(driver, "out") == [(("kk", "kk=x"), "kk=x")] * 2
+
+
+@pytest.mark.parametrize(
+    ("build", "given"),
+    [
+        (lambda words: words.map(lambda word: (len(word), word)), [(2, "ab")]),
+        (lambda words: words.map(lambda key, word: (word, key)), [("ab", "k")]),
+        (
+            lambda words: words.flat_map(lambda word: [(each, 1) for each in word]),
+            [("a", 1), ("b", 1)],
+        ),
+        (lambda words: words.flat_map(lambda key, word: [(word, key)] * 2), [("ab", "k")] * 2),
+    ],
+)
+def test_map_takes_the_value_or_key_and_value(build: Any, given: list[Any]) -> None:
+    builder = StreamBuilder("job")
+    build(builder.source("words", serdes.with_key(serdes.string))).sink("out", serdes.plain)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.input("words", serdes.string).send("ab", key="k")
+        assert results(driver, "out") == given
 
 
 def test_print_shows_records_and_passes_them_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,7 @@ ALONE: dict[str, Shape] = {
 PASSES: dict[str, Shape] = {
     "map": lambda of: of.left.map_values(lambda value: value),
     "repartition": lambda of: of.left.repartition(),
-    "merge": lambda of: of.left.merge(of.right.filter(lambda value: False)),
+    "merge": lambda of: of.left.merge(of.right.where(lambda value: False)),
 }
 
 

@@ -39,7 +39,7 @@ STATELESS: dict[str, Build] = {
     "map_values": lambda s, policy: s.map_values(inverse, name="op", on_error=policy),
     "flat_map": lambda s, policy: s.flat_map(keyed_inverses, name="op", on_error=policy),
     "flat_map_values": lambda s, policy: s.flat_map_values(inverses, name="op", on_error=policy),
-    "filter": lambda s, policy: s.filter(inverse, name="op", on_error=policy).map_values(inverse),
+    "where": lambda s, policy: s.where(inverse, name="op", on_error=policy).map_values(inverse),
     "peek": lambda s, policy: s.peek(inverse, name="op", on_error=policy).map_values(inverse),
     "key_by": lambda s, policy: s.key_by(inverse, name="op", on_error=policy).map_values(inverse),
 }

@@ -62,8 +62,8 @@ def test_a_stream_meets_itself() -> None:
     people = builder.source("people", serdes.json)
     (
         people.join(people)
-        .where(lambda person: person["boss"])
-        .equal_to(lambda person: person["name"])
+        .left_key(lambda person: person["boss"])
+        .right_key(lambda person: person["name"])
         .apply(lambda person, boss: [person["name"], boss["name"]])
         .sink("out", serdes.json)
     )
@@ -132,8 +132,8 @@ def test_an_inner_and_a_left_join_keep_each_side_once() -> None:
     for kind, topic in steps:
         (
             getattr(left, kind)(right)
-            .where(lambda value: value["id"])
-            .equal_to(lambda value: value["of"])
+            .left_key(lambda value: value["id"])
+            .right_key(lambda value: value["of"])
             .within(ms(1000))
             .apply(lambda a, b: [a["id"], b and b["of"]])
             .sink(topic, serdes.json)

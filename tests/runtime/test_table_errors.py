@@ -27,7 +27,7 @@ def refers(value: Any) -> str:
 
 BUILDS: dict[str, Build] = {
     "map_values": lambda left, _, policy: left.map_values(share, name="op", on_error=policy),
-    "filter": lambda left, _, policy: left.filter(share, name="op", on_error=policy),
+    "where": lambda left, _, policy: left.where(share, name="op", on_error=policy),
     "join": lambda left, right, policy: left.join(right, joined, name="op", on_error=policy),
     "left_join": lambda left, right, policy: left.left_join(
         right, joined, name="op", on_error=policy
@@ -92,9 +92,11 @@ def test_policy_of_a_join_covers_the_functions_of_its_keys(kind: str) -> None:
     left = builder.source("left", serdes.int)
     if kind == "streams":
         chain = left.join(builder.source("right", serdes.int))
-        chain.where(refers).equal_to(refers).apply(joined, on_error="skip").sink("out", serdes.json)
+        chain.left_key(refers).right_key(refers).apply(joined, on_error="skip").sink(
+            "out", serdes.json
+        )
     else:
-        lookup = left.join(builder.table("right", serdes.int)).where(refers)
+        lookup = left.join(builder.table("right", serdes.int)).left_key(refers)
         lookup.apply(joined, on_error="skip").sink("out", serdes.json)
     with TopologyTestDriver(builder.build()) as driver:
         driver.input("right", serdes.int).send(12, key="k1")

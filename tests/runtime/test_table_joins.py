@@ -42,8 +42,7 @@ def singly(changes: list[Change]) -> list[list[Change]]:
 
 
 def out(result: Stream[Any, Any] | Table[Any, Any]) -> None:
-    stream = result.to_stream() if isinstance(result, Table) else result
-    stream.sink("out", serdes.optional(serdes.json))
+    result.sink("out", serdes.optional(serdes.json))
 
 
 def pair(left: Any, right: Any) -> list[Any]:
@@ -69,10 +68,10 @@ def test_a_quiet_table_holds_windows_back_for_its_idle_timeout(
     clicks: Any = builder.source(
         "clicks", serdes.with_key(serdes.json), allowed_lateness=0 * SECOND
     )
-    more = {"where": lambda click: "k"} if table == "global table" else {}
+    more = {"left_key": lambda click: "k"} if table == "global table" else {}
     joined = clicks.left_join(LOOKED_UP[table](builder, **options), pair, **more)
     windows = joined.group_by_key().window(tumbling(10 * SECOND)).count()
-    windows.to_stream().sink("counts", serdes.json)
+    windows.sink("counts", serdes.json)
     with TopologyTestDriver(builder.build()) as driver:
         start = driver.now
         if row is not None:
@@ -106,7 +105,7 @@ def test_a_stream_becomes_a_table_and_rows_are_mapped_and_filtered() -> None:
     builder = StreamBuilder("tables")
     stream = builder.source("in", serdes.json).key_by(lambda value: value["id"])
     table = stream.map_values(lambda value: value["n"]).to_table(name="numbers")
-    out(table.map_values(lambda n: n * 10).filter(lambda n: n < 50))
+    out(table.map_values(lambda n: n * 10).where(lambda n: n < 50))
     values = [{"id": "a", "n": 1}, {"id": "a", "n": 7}, {"id": "a", "n": None}]
     with TopologyTestDriver(builder.build()) as driver:
         batches = singly([("in", None, value) for value in values])
@@ -145,11 +144,11 @@ def test_a_record_meets_the_row_of_its_moment(size: int) -> None:
         assert run(builder, batches, partitions=1) == expected
 
 
-def test_a_stream_looks_up_by_the_key_that_where_gives() -> None:
+def test_a_stream_looks_up_by_the_key_that_a_function_gives() -> None:
     builder = StreamBuilder("lookups")
     people = builder.table("people", serdes.json)
     clicks = builder.source("clicks", serdes.json)
-    joined = clicks.join(people).where(lambda click: click["user"])
+    joined = clicks.join(people).left_key(lambda click: click["user"])
     out(joined.apply(lambda key, click, person: [key, click["page"], person]))
     changes: list[Change] = [("people", "u", "Uma"), ("clicks", None, {"user": "u", "page": 9})]
     assert run(builder, singly(changes)) == [("u", ["u", 9, "Uma"])]
@@ -169,7 +168,7 @@ def test_every_partition_has_all_of_a_global_table(partitions: int) -> None:
     builder = StreamBuilder("global")
     countries = builder.global_table("countries", serdes.json)
     orders = builder.source("orders", serdes.with_key(serdes.json))
-    joined = orders.left_join(countries, pair, where=lambda order: order["to"])
+    joined = orders.left_join(countries, pair, left_key=lambda order: order["to"])
     out(joined)
     keys = [f"order-{number}" for number in range(12)]
     changes: list[Change] = [
@@ -195,7 +194,7 @@ def test_selector_of_a_global_table_may_take_the_key() -> None:
     builder = StreamBuilder("global")
     countries = builder.global_table("countries", serdes.json)
     source = builder.source("in", serdes.with_key(serdes.json))
-    out(source.join(countries).where(lambda key, value: key + value).apply(pair))
+    out(source.join(countries).left_key(lambda key, value: key + value).apply(pair))
     changes = [("countries", "de", "Germany"), ("in", "d", "e")]
     assert run(builder, singly(changes)) == [("d", ["e", "Germany"])]
 
@@ -310,15 +309,15 @@ def test_what_cannot_be_joined_is_refused_when_it_is_built() -> None:
         numbers.join(builder.table("people", serdes.json), pair)
     with pytest.raises(TopologyError, match="can find no pair"):
         numbers.join(builder.global_table("countries", serdes.json)).apply(pair)
-    with pytest.raises(TopologyError, match=r"has where\(\.\.\.\) but no equal_to"):
-        words.join(words).where(len).apply(pair)
+    with pytest.raises(TopologyError, match=r"has left_key\(\.\.\.\) but no right_key"):
+        words.join(words).left_key(len).apply(pair)
     other = StreamBuilder("other").source("words", serdes.with_key(serdes.json))
     with pytest.raises(TopologyError, match="two builders, 'checks' and 'other'"):
         words.join(other, pair)
     with pytest.raises(TopologyError, match="does not accept"):
         words.join(words, lambda one: one)  # type: ignore[arg-type, misc]
     table = builder.table("rows", serdes.json)
-    with pytest.raises(TopologyError, match="cannot have equal_to, within"):
-        words.join(table, pair, within=1, equal_to=len)  # type: ignore[call-overload]
+    with pytest.raises(TopologyError, match="cannot have right_key, within"):
+        words.join(table, pair, within=1, right_key=len)  # type: ignore[call-overload]
     with pytest.raises(TopologyError, match="gives none"):
         builder.source("keyless", serdes.string).to_table()

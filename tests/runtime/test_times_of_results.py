@@ -58,7 +58,7 @@ LOOKUPS: dict[str, Make] = {
     "global table": lambda b, left: left.left_join(
         b.global_table("right", serdes.with_key(serdes.json(int), of=str)),
         pair,
-        where=lambda value: "k",
+        left_key=lambda value: "k",
     ),
 }
 

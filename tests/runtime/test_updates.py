@@ -39,13 +39,13 @@ def counts(builder: StreamBuilder) -> Stream[str, tuple[str, int]]:
     """Give (word, count) as a stream of updates, but for words seen three times."""
     words = builder.source("words", serdes.string).key_by(lambda word: word)
     updates = words.count(name="words").to_stream()
-    return updates.map(lambda word, count: (word, (word, count))).filter(lambda v: v[1] != 3)
+    return updates.map(lambda word, count: (word, (word, count))).where(lambda v: v[1] != 3)
 
 
 def by_letter(gather: Gather) -> Topology:
     builder = StreamBuilder("letters")
     keyed = counts(builder).key_by(lambda pair: pair[0][0])
-    gather(keyed).to_stream().sink("out", serdes.plain)
+    gather(keyed).sink("out", serdes.plain)
     return builder.build()
 
 
@@ -114,7 +114,7 @@ def test_a_group_that_loses_its_last_value_becomes_a_tombstone() -> None:
     builder = StreamBuilder("groups")
     words = builder.source("words", serdes.string).key_by(lambda word: word)
     by_count = words.count(name="words").to_stream().key_by(lambda count: count)
-    by_count.count(name="groups").to_stream().sink("out", serdes.int)
+    by_count.count(name="groups").sink("out", serdes.int)
     with TopologyTestDriver(builder.build()) as driver:
         words_in, out = driver.input("words", serdes.string), driver.output("out", serdes.bytes)
         words_in.send("a")
@@ -129,8 +129,8 @@ def test_updates_of_updates_are_taken_back_too() -> None:
     builder = StreamBuilder("chain")
     words = builder.source("words", serdes.string).key_by(lambda word: word)
     sizes = words.count(name="words").to_stream().key_by(lambda count: count)
-    groups = sizes.count(name="groups").to_stream().filter(lambda count: count is not None)
-    groups.key_by(lambda count: "most").max(name="most").to_stream().sink("out", serdes.int)
+    groups = sizes.count(name="groups").to_stream().where(lambda count: count is not None)
+    groups.key_by(lambda count: "most").max(name="most").sink("out", serdes.int)
     topology = builder.build()
     plan = topology.plan
     assert [o.name for o in topology.stateful if plan.retracts(o)] == ["words", "groups"]
@@ -147,7 +147,7 @@ def test_only_aggregates_see_old_values() -> None:
     builder = StreamBuilder("seen")
     updates = counts(builder).peek(seen.append)
     updates.sink("plain", serdes.json)
-    updates.key_by(lambda pair: pair[0][0]).count().to_stream().sink("out", serdes.json)
+    updates.key_by(lambda pair: pair[0][0]).count().sink("out", serdes.json)
     with TopologyTestDriver(builder.build()) as driver:
         for _ in range(2):
             driver.input("words", serdes.string).send("a")
@@ -208,7 +208,7 @@ def test_aggregates_that_cannot_take_back_are_refused_when_they_are_built() -> N
 def test_windows_refuse_updates() -> None:
     builder = StreamBuilder("timed")
     keyed = counts(builder).key_by(lambda pair: pair[0])
-    keyed.window(tumbling(timedelta(minutes=1))).count().to_stream().sink("out", serdes.json)
+    keyed.window(tumbling(timedelta(minutes=1))).count().sink("out", serdes.json)
     with pytest.raises(TopologyError, match=r"goes by the time(.|\n)*'words'(.|\n)*emit=\"each\""):
         builder.build()
 
@@ -217,5 +217,5 @@ def test_windows_take_results_that_are_given_once_per_record() -> None:
     builder = StreamBuilder("timed")
     words = builder.source("words", serdes.string).key_by(lambda word: word)
     each = words.count(name="words", emit="each").to_stream().key_by(lambda count: "all")
-    each.window(tumbling(timedelta(minutes=1))).count().to_stream().sink("out", serdes.json)
+    each.window(tumbling(timedelta(minutes=1))).count().sink("out", serdes.json)
     assert next(o.name for o in builder.build().stateful) == "words"

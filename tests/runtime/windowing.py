@@ -82,7 +82,7 @@ def pipeline(gather: Gather, lateness: int = 0) -> tuple[Topology, str]:
     builder = StreamBuilder("windows")
     events: Stream[Any, Any] = builder.source("events", serdes.with_key(serdes.json))
     table = gather(events.group_by_key())
-    table.to_stream().sink("results", serdes.json)
+    table.sink("results", serdes.json)
     if "count_window" not in table.name:
         table.late().sink("late", serdes.json)
     return with_lateness(builder.build(), lateness), table.name

@@ -184,15 +184,13 @@ def _source(builder: StreamBuilder, topic: str) -> Any:
     lines = builder.source(
         topic, serdes.string, timestamp=_moment, allowed_lateness=timedelta(minutes=10)
     )
-    return lines.filter(lambda line: line[0] != DROPPED or line == LAST).key_by(
-        lambda line: line[0]
-    )
+    return lines.where(lambda line: line[0] != DROPPED or line == LAST).key_by(lambda line: line[0])
 
 
 def counted() -> Topology:
     """Hand each line on, and count by key."""
     builder = StreamBuilder(JOB)
-    lines = builder.source(LINES, serdes.string).filter(lambda line: line[0] != DROPPED)
+    lines = builder.source(LINES, serdes.string).where(lambda line: line[0] != DROPPED)
     lines.sink(RESULTS, serdes.string)
     keyed = lines.key_by(lambda line: line[0])
     keyed.count(name="count", emit="each").to_stream().sink(COUNTS, serdes.json)
@@ -205,7 +203,7 @@ def windowed() -> Topology:
     windows = _source(builder, LINES).window(tumbling(_WINDOW * _STEP))
     closed = windows.count(name="count", emit="close").to_stream(with_window=True)
     texts = closed.map_values(lambda key, one: f"{key} {one.start:%S.%f} {one.value}")
-    texts.filter(lambda key, _: key != DROPPED).sink(RESULTS, serdes.string)
+    texts.where(lambda key, _: key != DROPPED).sink(RESULTS, serdes.string)
     return builder.build()
 
 
@@ -240,7 +238,7 @@ def passed_through() -> Topology:
     """Count by key behind a topic that the job writes for itself."""
     builder = StreamBuilder(JOB)
     counts = _source(builder, LINES).through(queues=QUEUES).count(name="count", emit="each")
-    texts = counts.to_stream().map_values(str).filter(lambda key, _: key != DROPPED)
+    texts = counts.to_stream().map_values(str).where(lambda key, _: key != DROPPED)
     texts.map_values(lambda key, text: f"{key} {text}").sink(RESULTS, serdes.string)
     return builder.build()
 
@@ -264,7 +262,7 @@ def collected() -> Topology:
 
 
 def _lines(builder: StreamBuilder, topic: str) -> Any:
-    return builder.source(topic, serdes.string).filter(lambda line: line[0] != DROPPED)
+    return builder.source(topic, serdes.string).where(lambda line: line[0] != DROPPED)
 
 
 def tossed() -> Topology:

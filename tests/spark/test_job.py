@@ -137,7 +137,7 @@ def test_every_kind_of_aggregate_and_several_sinks_in_one_job(rig: Rig) -> None:
     by_rest.sum().to_stream().sink(sums, serdes.json)
     by_rest.aggregate(Span()).to_stream().sink(spans, serdes.json)
     by_rest.reduce(lambda a, b: a * b).to_stream().sink(products, serdes.json)
-    stream.filter(lambda number: number % 2 == 0).sink(evens, serdes.json)
+    stream.where(lambda number: number % 2 == 0).sink(evens, serdes.json)
     by_rest.count(emit="each").to_stream().sink(counts, serdes.json)
     rig.send(numbers, [str(number) for number in range(1, 41)])
     rig.run(builder.build(), max_records_per_batch=16)

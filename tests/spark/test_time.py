@@ -177,7 +177,7 @@ def test_a_running_job_stops_where_retention_was_quicker(tmp_path: Path) -> None
         for _ in range(6):
             rig.send("long", [400 * "x"] * 10)
         builder = StreamBuilder("behind")
-        kept = builder.source("long", serdes.string).filter(lambda _: _is_there(go_on))
+        kept = builder.source("long", serdes.string).where(lambda _: _is_there(go_on))
         kept.map_values(len).sink("short", serdes.json)
         job = StreamJob(builder.build(), rig.settings(max_records_per_batch=10)).start()
         try:

@@ -53,7 +53,7 @@ def test_batch_without_records_makes_no_call() -> None:
     calls: Calls = []
     builder = StreamBuilder("job")
     words = builder.source("words", serdes.string)
-    words.filter(lambda word: word > "b").for_each_batch(
+    words.where(lambda word: word > "b").for_each_batch(
         lambda records, token: calls.append((token, list(records)))
     )
     with TopologyTestDriver(builder.build()) as driver:

@@ -131,14 +131,12 @@ def test_naming_one_operator_leaves_the_names_of_others() -> None:
 
 def test_a_stateless_operator_in_front_leaves_the_state_where_it_is() -> None:
     _, words = keyed_words()
-    assert words.count().name == keyed_words()[1].filter(len).peek(print).count().name
+    assert words.count().name == keyed_words()[1].where(len).peek(print).count().name
 
 
 def test_a_named_source_names_what_follows() -> None:
     builder = StreamBuilder("job")
-    assert (
-        builder.source("topic-1", serdes.string, name="orders").filter(len).name == "filter-orders"
-    )
+    assert builder.source("topic-1", serdes.string, name="orders").where(len).name == "where-orders"
 
 
 def test_every_operator_knows_the_line_that_made_it() -> None:
@@ -156,13 +154,13 @@ def test_every_operator_knows_the_line_that_made_it() -> None:
 
 def test_streams_branch_and_end_in_several_sinks() -> None:
     builder, words = keyed_words()
-    words.filter(len).sink("a", serdes.string)
+    words.where(len).sink("a", serdes.string)
     words.sink("b", lambda key, word: f"{key}{word}".encode())
     words.sink("b", serdes.string)
     sinks = builder.build().sinks
     assert [sink.name for sink in sinks] == ["sink-a", "sink-b", "sink-b-2"]
     assert [sink.parents for sink in sinks] == [
-        ("filter-words",),
+        ("where-words",),
         ("key_by-words",),
         ("key_by-words",),
     ]
@@ -184,7 +182,7 @@ def test_a_builder_builds_again_and_on() -> None:
         lambda s: s.map_values(len),
         lambda s: s.flat_map(lambda key, value: [(key, value)]),
         lambda s: s.flat_map_values(list),
-        lambda s: s.filter(len),
+        lambda s: s.where(len),
         lambda s: s.peek(print),
         lambda s: s.key_by(len),
         lambda s: s.count(),
@@ -225,7 +223,7 @@ def test_sums_keep_numbers_by_the_selectors_type(select: Any, state: serdes.Serd
 
 def test_reduce_uses_the_serde_of_the_source() -> None:
     builder = StreamBuilder("job")
-    orders = builder.source("orders", serdes.json_of(Order)).filter(lambda order: order.price)
+    orders = builder.source("orders", serdes.json_of(Order)).where(lambda order: order.price)
     orders.key_by(lambda order: order.item).reduce(dearest)
     operator = aggregate_of(builder.build())
     assert repr(operator.aggregation.value_serde) == repr(operator.state_serde) == "json_of(Order)"
@@ -385,8 +383,8 @@ async def awaiting(value: str) -> str:
     [
         (lambda s: s.map_values("upper"), r"map_values at .* needs a function, not 'upper'"),
         (lambda s: s.map_values(awaiting), r"cannot await awaiting, a coroutine function"),
-        (lambda s: s.map(lambda value: value), r"map at .* calls function\(key, value\), which"),
-        (lambda s: s.filter(lambda a, b, c: c), r"filter at .* calls function\(value\)"),
+        (lambda s: s.map(lambda a, b, c: a), r"map at .* calls function\(value\), which"),
+        (lambda s: s.where(lambda a, b, c: c), r"where at .* calls function\(value\)"),
         (lambda s: s.reduce(len), r"reduce at .* calls function\(result, value\), which len"),
         (lambda s: s.count(emit="close"), r"count at .* has emit='close'\n.*'update'.*'each'"),
         (lambda s: s.sink("out", "json"), r"sink to 'out' at .* a serializer is a serde or"),
@@ -409,7 +407,7 @@ def test_a_deserializer_must_take_the_body(deserializer: Any) -> None:
         StreamBuilder("job").source("lines", deserializer)
 
 
-@pytest.mark.parametrize("name", ["map_values", "filter", "sink", "count", "to_stream"])
+@pytest.mark.parametrize("name", ["map_values", "where", "sink", "count", "to_stream"])
 def test_nothing_follows_a_sink(name: str) -> None:
     _, words = keyed_words()
     end = words.sink("out", serdes.string)

@@ -43,7 +43,7 @@ def windowed() -> Any:
 
 def joined(**options: Any) -> Any:
     left, right = two()
-    return left.join(right, lambda one, other: one, where=len, equal_to=len, **options)
+    return left.join(right, lambda one, other: one, left_key=len, right_key=len, **options)
 
 
 def unkeyed_join() -> Any:
@@ -64,12 +64,12 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
     ),
     (lambda: orders().window, AttributeError, "no attribute 'window'", "group_by_key()"),
     (lambda: orders().key_by(len).late(), AttributeError, "no attribute 'late'", "joins by time"),
-    (lambda: orders().key_by(len).count().sink, AttributeError, "'Table' object", "to_stream()"),
+    (lambda: orders().key_by(len).count().peek, AttributeError, "'Table' object", "to_stream()"),
     (lambda: windowed().map_values, AttributeError, "'WindowedTable' object", "to_stream()"),
     (lambda: orders().join(orders()).sink, AttributeError, "'StreamJoin' object", "apply("),
     (lambda: orders().group_by_key(), TopologyError, "needs records with keys", "key_by(...)"),
     (lambda: orders().to_table(), TopologyError, "needs records with keys", "serdes.with_key"),
-    (unkeyed_join, TopologyError, "the join at", "where and equal_to"),
+    (unkeyed_join, TopologyError, "the join at", "left_key and right_key"),
     (lambda: orders().join("x", any_value), TopologyError, "Table, not 'x'", "builder.source"),
     (lambda: orders().join(windowed(), any_value), TopologyError, "takes a Stream", "to_stream()"),
     (lambda: orders().merge("x"), TopologyError, "merge at .* takes a Stream, not 'x'", "source("),
@@ -79,8 +79,8 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
         "takes a Table, not <stream 'source-orders'>",
         "stream.to_table()",
     ),
-    (lambda: joined(were=len), TopologyError, "join at .* takes no option 'were'", "mean where="),
-    (lambda: joined(xyz=len), TopologyError, "no option 'xyz'", "it takes where, equal_to"),
+    (lambda: joined(left_kye=len), TopologyError, "takes no option 'left_kye'", "mean left_key="),
+    (lambda: joined(xyz=len), TopologyError, "no option 'xyz'", "it takes left_key, right_key"),
     (lambda: joined(within=5), TopologyError, "within at .* takes a timedelta, not 5", "minutes="),
     (lambda: joined(grace=5), TopologyError, "grace at .* takes a timedelta, not 5", "minutes="),
     (lambda: tumbling(60), TopologyError, "size is 60, not a timedelta", "minutes="),  # type: ignore[arg-type]
@@ -136,9 +136,9 @@ class Halves(Processor[None, int, None, int]):
 def test_a_chain_goes_on_behind_a_join_and_keeps_its_late_records() -> None:
     left, right = two()
     pairs = left.left_join(
-        right, lambda one, other: (one, other), where=len, equal_to=len, within=MINUTE
+        right, lambda one, other: (one, other), left_key=len, right_key=len, within=MINUTE
     )
-    alone = pairs.filter(lambda pair: pair[1] is None).peek(lambda pair: None).print()
+    alone = pairs.where(lambda pair: pair[1] is None).peek(lambda pair: None).print()
     alone.sink("alone", serdes.json)
     alone.late().sink("late", serdes.json)
     with TopologyTestDriver(left._flow.builder.build()) as driver:
@@ -157,7 +157,7 @@ def test_a_chain_goes_on_behind_a_processor_and_keeps_its_outputs() -> None:
     numbers = builder.source("numbers", serdes.int).process(
         Halves, outputs=["odd"], serde=serdes.int
     )
-    shown = numbers.filter(lambda number: number > 2)
+    shown = numbers.where(lambda number: number > 2)
     shown.sink("even", serdes.int)
     shown.output("odd").sink("odd", serdes.int)
     with TopologyTestDriver(builder.build()) as driver:
@@ -208,7 +208,7 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "map_values": lambda stream: stream.map_values(first_key),
     "flat_map": lambda stream: stream.flat_map(lambda key, value: [(key, first_key(value))]),
     "flat_map_values": lambda stream: stream.flat_map_values(lambda value: [first_key(value)]),
-    "filter": lambda stream: stream.filter(first_key),
+    "where": lambda stream: stream.where(first_key),
     "peek": lambda stream: stream.peek(first_key),
     "key_by": lambda stream: stream.key_by(first_key).count().to_stream(),
     "branch": lambda stream: stream.branch(some=first_key).some,
@@ -223,11 +223,11 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "reduce": lambda stream: by_key(stream).reduce(with_both).to_stream(),
     "windowed": lambda stream: by_key(stream).window(tumbling(MINUTE)).sum(first_key).to_stream(),
     "session": lambda stream: by_key(stream).window(session(MINUTE)).reduce(with_both).to_stream(),
-    "join": lambda stream: stream.join(stream, with_both, where=str, equal_to=str),
+    "join": lambda stream: stream.join(stream, with_both, left_key=str, right_key=str),
     "interval": lambda stream: stream.join(
-        stream, with_both, where=str, equal_to=str, within=MINUTE
+        stream, with_both, left_key=str, right_key=str, within=MINUTE
     ),
-    "where": lambda stream: stream.join(stream, with_both, where=first_key, equal_to=str),
+    "left_key": lambda stream: stream.join(stream, with_both, left_key=first_key, right_key=str),
     "lookup": lambda stream: by_key(stream).join(by_key(stream).to_table(), with_both),
     "table": lambda stream: by_key(stream).to_table().map_values(first_key).to_stream(),
 }

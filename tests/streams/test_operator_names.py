@@ -14,7 +14,7 @@ import pytest
 
 import headrace.streams
 from headrace import Processor, StreamBuilder, serdes, tumbling
-from headrace.columns import col, count
+from headrace.columns import count
 from headrace.streams import KeyedStream, Stream
 from headrace.topology import Accumulator
 
@@ -23,20 +23,20 @@ MINUTE = timedelta(minutes=1)
 #: Methods that describe what is to come, or ask, and add no operator.
 ADD_NOTHING = {
     "ColumnGroups.window",
-    "Joins.join",
-    "Joins.left_join",
-    "Joins.outer_join",
+    "Stream.join",
+    "Stream.left_join",
+    "Stream.outer_join",
     "KeyedStream.window",
     "ProcessedStream.output",
     "Stream.group_by_key",
     "StreamBuilder.build",
     "StreamJoin.described",
-    "StreamJoin.equal_to",
+    "StreamJoin.right_key",
     "StreamJoin.grace",
-    "StreamJoin.where",
+    "StreamJoin.left_key",
     "StreamJoin.window",
     "StreamJoin.within",
-    "TableLookup.where",
+    "TableLookup.left_key",
 }
 #: The builder's side towards the streams; their classes that no user makes or gets.
 INSIDE = {"StreamBuilder.add", "StreamBuilder.replace", "StreamBuilder.name_for"}
@@ -126,7 +126,6 @@ def arguments_of(places: Places) -> dict[str, Arguments]:
         "branch": ([], {"large": lambda value: value.n > 3}),
         "group_by": (["k"], {}),
         "select": (["k"], {}),
-        "where": ([col("n") > 3], {}),
         "agg": ([count()], {}),
         "top": ([3, lambda value: value.n], {}),
         "sum": ([lambda value: value.n], {}),
@@ -137,7 +136,7 @@ def arguments_of(places: Places) -> dict[str, Arguments]:
         "table": (["more", serdes.json], {}),
         "global_table": (["more", serdes.json], {}),
         "sql": (["select k from readings"], {"readings": places.stream}),
-        **dict.fromkeys(["filter", "map_values", "peek", "key_by"], ([lambda value: value], {})),
+        **dict.fromkeys(["where", "map_values", "peek", "key_by"], ([lambda value: value], {})),
         "select_timestamp": ([lambda value: value.n], {}),
     }
 

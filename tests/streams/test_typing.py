@@ -22,6 +22,7 @@ from headrace import (
     serdes,
     tumbling,
 )
+from headrace.columns import col
 from headrace.streams import JoinedStream
 
 
@@ -62,10 +63,14 @@ def test_types_follow_the_chain_through_lambdas() -> None:
     words = lines.flat_map_values(lambda line: line.lower().split())
     assert_type(words, Stream[None, str])
     assert_type(words.map(lambda key, word: (word, len(word))), Stream[str, int])
+    assert_type(words.map(lambda word: (word, len(word))), Stream[str, int])
+    assert_type(words.flat_map(lambda word: [(word, 1.5)]), Stream[str, float])
     assert_type(words.flat_map(lambda key, word: [(word, 1.5)]), Stream[str, float])
     keyed = words.key_by(lambda word: word)
     assert_type(keyed, KeyedStream[str, str])
-    assert_type(keyed.filter(lambda word: len(word) > 1), KeyedStream[str, str])
+    assert_type(keyed.where(lambda word: len(word) > 1), KeyedStream[str, str])
+    assert_type(keyed.where(lambda key, word: key != word), KeyedStream[str, str])
+    assert_type(keyed.where(col("value") != ""), KeyedStream[str, str])
     assert_type(keyed.peek(print), KeyedStream[str, str])
     assert_type(keyed.map_values(len), KeyedStream[str, int])
     assert_type(keyed.flat_map_values(lambda word: [word.encode()]), KeyedStream[str, bytes])
@@ -127,13 +132,13 @@ def test_joins_of_streams_know_keys_and_sides() -> None:
     by_item = orders.left_join(
         items,
         lambda order, item: (order, item),
-        where=lambda order: order.number,
-        equal_to=lambda item: len(item.name),
+        left_key=lambda order: order.number,
+        right_key=lambda item: len(item.name),
         within=timedelta(hours=1),
     )
     assert_type(by_item, JoinedStream[int, tuple[Order, Item | None]])
     assert_type(
-        by_item.filter(lambda pair: pair[1] is None), JoinedStream[int, tuple[Order, Item | None]]
+        by_item.where(lambda pair: pair[1] is None), JoinedStream[int, tuple[Order, Item | None]]
     )
     both = orders.outer_join(items, lambda order, item: (order, item))
     assert_type(both, JoinedStream[str, tuple[Order | None, Item | None]])
@@ -151,7 +156,7 @@ def test_joins_with_tables_know_keys_and_rows() -> None:
     assert_type(orders.join(items, lambda order, item: item.name), KeyedStream[str, str])
     assert_type(orders.left_join(items, lambda order, item: item), KeyedStream[str, Item | None])
     looked_up = orders.join(
-        everywhere, lambda order, item: item.name, where=lambda order: order.item
+        everywhere, lambda order, item: item.name, left_key=lambda order: order.item
     )
     assert_type(looked_up, KeyedStream[str, str])
     rows = orders.to_table()
@@ -168,11 +173,18 @@ def test_joins_with_tables_know_keys_and_rows() -> None:
 
 
 def test_sinks_take_what_fits() -> None:
-    counts = StreamBuilder("job").source("words", serdes.string).key_by(str.lower).count()
+    words = StreamBuilder("job").source("words", serdes.string).key_by(str.lower)
+    counts = words.count()
     counts.to_stream().sink("a", serdes.json)
     counts.to_stream().sink("b", serdes.int)
     counts.to_stream().sink("c", lambda count: str(count).encode())
     counts.to_stream().sink("d", lambda word, count: f"{word.upper()}{count}".encode())
+    counts.sink("e", serdes.int)
+    counts.sink("f", lambda count: str(count.bit_length()).encode())
+    counts.sink("g", lambda word, count: f"{word.upper()}{count}".encode())
+    counts.sink(lambda word, count: word.upper(), serdes.int, topics=["h", "i"])
+    windows = words.window(tumbling(timedelta(days=1))).collect()
+    windows.sink("j", lambda word, found: word.join(found).encode())
 
 
 WRONG = """
@@ -184,7 +196,7 @@ class Shortest(Accumulator[bytes, bytes]):
     def add(self, value: bytes) -> None: ...
     def result(self) -> bytes: return b""
 
-words.count().to_stream().sink("a", serdes.string)
+words.count().sink("a", serdes.string)
 words.aggregate(Shortest)
 words.sum()
 words.to_bytes()
@@ -206,5 +218,5 @@ def test_mypy_finds_what_does_not_fit(tmp_path: Path) -> None:
     assert status == 1
     lines = [line for line in output.splitlines() if "wrong.py" in line and ": error:" in line]
     found = {int(line.rsplit("wrong.py:", 1)[1].split(":")[0]) for line in lines}
-    first = WRONG.splitlines().index('words.count().to_stream().sink("a", serdes.string)') + 1
+    first = WRONG.splitlines().index('words.count().sink("a", serdes.string)') + 1
     assert found == set(range(first, first + 7)), output

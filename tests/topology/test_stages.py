@@ -19,8 +19,8 @@ def stages(plan: StagePlan) -> list[list[str]]:
 
 
 def test_what_keeps_no_state_is_one_stage() -> None:
-    plan = build(a=lambda s: s.key_by(len).filter(len).sink("out", serdes.string)).plan
-    assert stages(plan) == [["source-a", "key_by-a", "filter-a", "sink-out"]]
+    plan = build(a=lambda s: s.key_by(len).where(len).sink("out", serdes.string)).plan
+    assert stages(plan) == [["source-a", "key_by-a", "where-a", "sink-out"]]
     assert plan.shuffles == ()
 
 
@@ -31,7 +31,7 @@ def test_a_count_is_shuffled_to() -> None:
 
 
 def test_operators_between_key_by_and_count_keep_the_shuffle() -> None:
-    plan = build(a=lambda s: s.key_by(len).filter(len).map_values(len).peek(print).count()).plan
+    plan = build(a=lambda s: s.key_by(len).where(len).map_values(len).peek(print).count()).plan
     assert stages(plan)[1] == ["count-a"]
     assert plan.shuffles == (Shuffle("peek-a", "count-a", 0, 1),)
 

@@ -88,7 +88,7 @@ class Wiring:
 
     def sink(self, name: str, source: str, topic: str) -> Wiring:
         """Add a topic that takes tuples: the first value is the key."""
-        records = Map(name=f"{name}-records", parents=(source,), function=_record)
+        records = Map(name=f"{name}-records", parents=(source,), function=_record, takes_key=True)
         serializer = serdes.as_serializer(serdes.json)
         sink = Sink(name=name, parents=(records.name,), topic=topic, serializer=serializer)
         self.operators += [records, sink]

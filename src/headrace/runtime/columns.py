@@ -20,7 +20,13 @@ from headrace.runtime.processors import CombinedEdge, Edge, Processor, Processor
 from headrace.runtime.state.layouts import PlainLayout
 from headrace.runtime.user_code import without_bad, writing
 from headrace.topology import add_numbers
-from headrace.topology.operators.columns import AggregateColumns, GroupBy, Select, Where, WindowRows
+from headrace.topology.operators.columns import (
+    AggregateColumns,
+    GroupBy,
+    Select,
+    WhereColumns,
+    WindowRows,
+)
 from headrace.topology.windowed import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
@@ -148,7 +154,7 @@ def _no_columns(rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(rows)], ["nothing"])
 
 
-class WhereProcessor(Processor[Where]):
+class WhereColumnsProcessor(Processor[WhereColumns]):
     """Keeps some records."""
 
     def process(self, chunk: Chunk) -> Chunk:
@@ -403,6 +409,6 @@ COLUMNS: dict[type[Operator], type[Processor[Any]]] = {
     AggregateColumns: AggregateColumnsProcessor,
     GroupBy: GroupByProcessor,
     Select: SelectProcessor,
-    Where: WhereProcessor,
+    WhereColumns: WhereColumnsProcessor,
     WindowRows: WindowRowsProcessor,
 }

@@ -19,7 +19,6 @@ from headrace.runtime.chunk import NEVER, Chunk, Int64s
 from headrace.runtime.control import BlockKind, Rows
 from headrace.runtime.user_code import Locator, UserFunction, salvaged, writing
 from headrace.topology.operators.core import (
-    Filter,
     FlatMap,
     FlatMapValues,
     KeyBy,
@@ -28,6 +27,7 @@ from headrace.topology.operators.core import (
     Operator,
     Peek,
     ToStream,
+    Where,
 )
 
 if TYPE_CHECKING:
@@ -352,8 +352,7 @@ class MapProcessor(_FunctionProcessor[Map]):
     """Replaces keys and values."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        kept, pairs = self.function.each(chunk, chunk.key_list(), chunk.values)
-        return _with_pairs(self.function, kept, pairs)
+        return _with_pairs(self.function, *self.called(chunk))
 
 
 class FlatMapValuesProcessor(_FunctionProcessor[FlatMapValues]):
@@ -367,12 +366,11 @@ class FlatMapProcessor(_FunctionProcessor[FlatMap]):
     """Gives any number of records for one."""
 
     def process(self, chunk: Chunk) -> Chunk:
-        kept, groups = self.function.each(chunk, chunk.key_list(), chunk.values)
-        wide = _flattened(self.function, kept, groups)
+        wide = _flattened(self.function, *self.called(chunk))
         return _with_pairs(self.function, wide, wide.values)
 
 
-class FilterProcessor(_FunctionProcessor[Filter]):
+class WhereProcessor(_FunctionProcessor[Where]):
     """Keeps some records."""
 
     def process(self, chunk: Chunk) -> Chunk:
@@ -445,7 +443,7 @@ def _pair(given: Any) -> tuple[Any, Any]:
 
 #: Operator to processor: a new stateless operator is a class above and a line here.
 STATELESS: dict[type[Operator], type[Processor[Any]]] = {
-    Filter: FilterProcessor,
+    Where: WhereProcessor,
     FlatMap: FlatMapProcessor,
     FlatMapValues: FlatMapValuesProcessor,
     KeyBy: KeyByProcessor,

@@ -144,7 +144,7 @@ def _word_count() -> Topology:
 
     builder = StreamBuilder("class-archive")
     words = builder.source("lines", serdes.string).flat_map_values(str.split)
-    words.key_by(lambda word: word).count().to_stream().sink("counts", serdes.json)
+    words.key_by(lambda word: word).count().sink("counts", serdes.json)
     return builder.build()
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.streams._records import End
 from headrace.streams.builder import StreamBuilder
 from headrace.streams.joins.chain import StreamJoin
 from headrace.streams.joins.results import JoinedStream
 from headrace.streams.keyed import KeyedStream
+from headrace.streams.outputs import End
 from headrace.streams.stream import ProcessedStream, Stream
 from headrace.streams.tables import GlobalTable, Table
 from headrace.streams.windowed import WindowedStream, WindowedTable

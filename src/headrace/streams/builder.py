@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from headrace.columns import Expression
 from headrace.columns.sql import Query, parse
 from headrace.errors import TopologyError
 from headrace.serdes import Deserializer, Serde, TableDeserializer, as_deserializer, with_key
-from headrace.streams.sources import Flow, Known, SourceOptions, Topics, make_source, place_of
+from headrace.streams.flow import Flow, Known
+from headrace.streams.joins.tables import kept
+from headrace.streams.sources import SourceOptions, Topics, make_source, place_of
 from headrace.streams.stream import Stream
-from headrace.streams.tables import GlobalTable, kept_table
+from headrace.streams.tables import GlobalTable, Table
 from headrace.topology import ErrorPolicy, Operator, Topology, check_pickling
 from headrace.topology.callers import caller
 from headrace.topology.names import check_job_name
 
 if TYPE_CHECKING:
     from headrace.serdes import Keyed
-    from headrace.streams.tables import Table
 
 
 # SQL over named streams.
@@ -70,114 +71,11 @@ def _expressions(columns: Any) -> list[Expression]:
     return [Expression(node, name) for name, node in columns]
 
 
-# Tables that are read from topics.
-
-
-class TableSources:
-    """What a builder reads as tables: topics whose newest message of each key counts."""
-
-    @overload
-    def table(
-        self, topic: str, deserializer: Serde[V], *, name: str | None = None, **options: Any
-    ) -> Table[str, V]: ...
-    @overload
-    def table(
-        self,
-        topic: str,
-        deserializer: Deserializer[K, V],
-        *,
-        name: str | None = None,
-        **options: Any,
-    ) -> Table[K, V]: ...
-    def table(
-        self, topic: str, deserializer: Any, *, name: str | None = None, **options: Any
-    ) -> Any:
-        """Read a topic as a table: the newest value of each key.
-
-        A message with an empty body deletes its key.  A message without a key cannot be read
-        (``on_error`` decides), or is left out and counted as ``null_keys`` where the deserializer
-        takes it.
-
-        Parameters
-        ----------
-        topic
-            Name of the topic.
-        deserializer
-            A serde of the values, where keys are text; or a deserializer that gives keys, such as
-            ``serdes.with_key(serdes.json, of=int)``.
-        name
-            Name of the table and of its state store, ``table-TOPIC`` unless given.
-        options
-            Those of :meth:`source`.  A table that is quiet holds back the windows behind a join
-            with it for ``idle_timeout``, 10 seconds unless given.
-
-        Raises
-        ------
-        TopologyError
-            The deserializer is neither, or an option cannot work.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> StreamBuilder("job").table("people", serdes.json)
-        <table 'table-people'>
-        """
-        return kept_table(self._changes(topic, deserializer, name, options), name)
-
-    @overload
-    def global_table(
-        self, topic: str, deserializer: Serde[V], *, name: str | None = None, **options: Any
-    ) -> GlobalTable[str, V]: ...
-    @overload
-    def global_table(
-        self,
-        topic: str,
-        deserializer: Deserializer[K, V],
-        *,
-        name: str | None = None,
-        **options: Any,
-    ) -> GlobalTable[K, V]: ...
-    def global_table(
-        self, topic: str, deserializer: Any, *, name: str | None = None, **options: Any
-    ) -> Any:
-        """Read a topic as a table that every partition has whole.
-
-        So streams can look up any key in it without moving; see :meth:`Stream.join`.  For tables
-        that are small.
-
-        Parameters
-        ----------
-        topic, deserializer, name, options
-            As :meth:`table` has them; the rows lie in the stores of the joins.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> StreamBuilder("job").global_table("countries", serdes.json)
-        <global table 'source-countries'>
-        """
-        return GlobalTable(self._changes(topic, deserializer, name, options))
-
-    def _changes(
-        self, topic: str, deserializer: Any, name: str | None, options: dict[str, Any]
-    ) -> Flow:
-        if isinstance(deserializer, Serde):
-            deserializer = with_key(deserializer)
-        reader = deserializer
-        if not isinstance(reader, Deserializer) and callable(reader):
-            reader = as_deserializer(reader)
-        wrapped = TableDeserializer(reader) if isinstance(reader, Deserializer) else reader
-        source = None if name is None else f"{name}-source"
-        stream = cast("Any", self).source(topic, wrapped, name=source, **options)
-        flow: Flow = stream._flow  # noqa: SLF001 - of the same front door
-        return flow
-
-
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class StreamBuilder(TableSources):
+class StreamBuilder:
     """Builds the topology of one job.
 
     Parameters
@@ -199,7 +97,6 @@ class StreamBuilder(TableSources):
     ...     .flat_map_values(lambda line: line.lower().split())
     ...     .key_by(lambda word: word)
     ...     .count()
-    ...     .to_stream()
     ...     .sink("counts", serdes.json)
     ... )
     <end of 'sink-counts'>
@@ -211,8 +108,7 @@ class StreamBuilder(TableSources):
         key_by-lines           <- flat_map_values-lines
       stage 1
         count-lines            <= key_by-lines (by key), emit update, state int
-        to_stream-lines        <- count-lines
-        sink-counts            <- to_stream-lines, writes counts, serializer json
+        sink-counts            <- count-lines, writes counts, serializer json
       topics
         lines                              read by source-lines
         counts                             written by sink-counts
@@ -346,6 +242,88 @@ class StreamBuilder(TableSources):
         value = Known(reader.value_hint, reader.value_serde, operator.name, operator.origin)
         return Stream(Flow(self, operator.name, name or place, key, value))
 
+    @overload
+    def table(
+        self, topic: str, deserializer: Serde[V], *, name: str | None = None, **options: Any
+    ) -> Table[str, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        deserializer: Deserializer[K, V],
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> Table[K, V]: ...
+    def table(
+        self, topic: str, deserializer: Any, *, name: str | None = None, **options: Any
+    ) -> Any:
+        """Read a topic as a table: the newest value of each key.
+
+        A message with an empty body deletes its key.  A message without a key cannot be read
+        (``on_error`` decides), or is left out and counted as ``null_keys`` where the deserializer
+        takes it.
+
+        Parameters
+        ----------
+        topic
+            Name of the topic.
+        deserializer
+            A serde of the values, where keys are text; or a deserializer that gives keys, such as
+            ``serdes.with_key(serdes.json, of=int)``.
+        name
+            Name of the table and of its state store, ``table-TOPIC`` unless given.
+        options
+            Those of :meth:`source`.  A table that is quiet holds back the windows behind a join
+            with it for ``idle_timeout``, 10 seconds unless given.
+
+        Raises
+        ------
+        TopologyError
+            The deserializer is neither, or an option cannot work.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> StreamBuilder("job").table("people", serdes.json)
+        <table 'table-people'>
+        """
+        return Table(kept(self._changes(topic, deserializer, name, options), name))
+
+    @overload
+    def global_table(
+        self, topic: str, deserializer: Serde[V], *, name: str | None = None, **options: Any
+    ) -> GlobalTable[str, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        deserializer: Deserializer[K, V],
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> GlobalTable[K, V]: ...
+    def global_table(
+        self, topic: str, deserializer: Any, *, name: str | None = None, **options: Any
+    ) -> Any:
+        """Read a topic as a table that every partition has whole.
+
+        So streams can look up any key in it without moving; see :meth:`Stream.join`.  For tables
+        that are small.
+
+        Parameters
+        ----------
+        topic, deserializer, name, options
+            As :meth:`table` has them; the rows lie in the stores of the joins.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> StreamBuilder("job").global_table("countries", serdes.json)
+        <global table 'source-countries'>
+        """
+        return GlobalTable(self._changes(topic, deserializer, name, options))
+
     def sql(
         self,
         text: str,
@@ -445,3 +423,16 @@ class StreamBuilder(TableSources):
             return name
         number = self._derived[derived]
         return derived if number == 1 else f"{derived}-{number}"
+
+    def _changes(
+        self, topic: str, deserializer: Any, name: str | None, options: dict[str, Any]
+    ) -> Flow:
+        if isinstance(deserializer, Serde):
+            deserializer = with_key(deserializer)
+        reader = deserializer
+        if not isinstance(reader, Deserializer) and callable(reader):
+            reader = as_deserializer(reader)
+        wrapped = TableDeserializer(reader) if isinstance(reader, Deserializer) else reader
+        source = None if name is None else f"{name}-source"
+        stream: Stream[Any, Any] = self.source(topic, wrapped, name=source, **options)
+        return stream._flow  # noqa: SLF001 - of the same front door

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -18,20 +18,17 @@ from headrace.columns.functions import Explosion, evaluate, filtered, types_of
 from headrace.errors import TopologyError
 from headrace.serdes.inference import hint_name
 from headrace.topology import Source
-from headrace.topology.operators.columns import AggregateColumns, GroupBy, Select, Where
+from headrace.topology.operators.columns import AggregateColumns, GroupBy, Select, WhereColumns
 from headrace.topology.stages import gives_updates
 
 if TYPE_CHECKING:
-    from headrace.streams.sources import Flow, NextOperator
-    from headrace.streams.stream import Stream
+    from headrace.streams.flow import Flow, NextOperator
     from headrace.streams.tables import Table
     from headrace.streams.windowed import WindowedGroups
     from headrace.topology import ErrorPolicy
     from headrace.topology.windows import Windows
 
 
-K = TypeVar("K")
-V = TypeVar("V")
 T = TypeVar("T")
 
 Row = dict[str, Any]
@@ -47,126 +44,67 @@ _PACKED = (
 )
 
 
-class Columns(Generic[K, V]):
-    """What a stream can do where its values have columns."""
+def selected(
+    flow: Flow,
+    columns: Sequence[Any],
+    named: dict[str, Any],
+    name: str | None,
+    on_error: ErrorPolicy,
+) -> Flow:
+    """Compute columns.
 
-    _flow: Flow
+    Raises
+    ------
+    TopologyError
+        There are no columns, one is not there, or types do not fit.
+    """
+    step = flow.begin("select", name, on_error=on_error)
+    schema = _schema(flow, step, "select")
+    chosen = _named(step, "select", columns, named)
+    results = _tried(step, "select", lambda: types_of(dict(chosen), schema))
+    operator = Select(**step.fields, schema=schema, columns=chosen)
+    return step.add(operator, value=replace(step.known(dict), columns=results))
 
-    if TYPE_CHECKING:
 
-        def _stream(self, flow: Flow) -> Stream[Any, Any]: ...
+def kept_by_columns(
+    flow: Flow, condition: Expression, name: str | None, on_error: ErrorPolicy
+) -> Flow:
+    """Drop records for which a condition over columns is not true.
 
-    def select(
-        self,
-        *columns: Expression | str,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
-        **named: Expression | Any,
-    ) -> Stream[K, Row]:
-        """Compute columns from the columns of the values; all records of a chunk at once.
+    Raises
+    ------
+    TopologyError
+        There are no columns, one is not there, or the condition is none.
+    """
+    step = flow.begin("where", name, on_error=on_error)
+    schema = _schema(flow, step, "where")
+    node = condition.node
+    _tried(step, "where", lambda: filtered(node, schema.without_rows()))
+    return step.add(WhereColumns(**step.fields, schema=schema, condition=node))
 
-        Values become dicts of what is selected, where a function looks at them; from one operator
-        over columns to the next they stay Arrow columns.
 
-        Parameters
-        ----------
-        columns
-            Expressions, or names of columns.
-        name
-            Name of the operator; a column of this name is given as an expression with
-            ``.named("name")``.
-        on_error
-            What becomes of a record of which an expression cannot be computed, such as the number
-            that a text does not hold; see :meth:`map_values`.
-        named
-            Expressions by the name of the column that they give.
+def grouped(
+    flow: Flow,
+    columns: Sequence[Any],
+    named: dict[str, Any],
+    name: str | None,
+    on_error: ErrorPolicy,
+) -> ColumnGroups:
+    """Key records by the values of columns.
 
-        Raises
-        ------
-        TopologyError
-            The stream has no columns, a column is not there, or types do not fit.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> from headrace.columns import col, explode
-        >>> lines = StreamBuilder("job").source("lines", serdes.string)
-        >>> lines.select(word=explode(col("value").lower().split()))
-        <stream 'select-lines'>
-        """
-        step = self._flow.begin("select", name, on_error=on_error)
-        schema = _schema(self._flow, step, "select")
-        chosen = _named(step, "select", columns, named)
-        results = _tried(step, "select", lambda: types_of(dict(chosen), schema))
-        operator = Select(**step.fields, schema=schema, columns=chosen)
-        known = replace(step.known(dict), columns=results)
-        return self._stream(step.add(operator, value=known))
-
-    def where(
-        self, condition: Expression, *, name: str | None = None, on_error: ErrorPolicy = "fail"
-    ) -> Stream[K, V]:
-        """Keep the records for which a condition over columns is true.
-
-        A condition that is null, because a value is, drops the record as false does; ``on_error``
-        says what becomes of a record of which it cannot be computed, see :meth:`map_values`.
-
-        Raises
-        ------
-        TopologyError
-            The stream has no columns, a column is not there, or the condition is none.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> from headrace.columns import col
-        >>> lines = StreamBuilder("job").source("lines", serdes.string)
-        >>> lines.where(col("value").length() > 0)
-        <stream 'where-lines'>
-        """
-        step = self._flow.begin("where", name, on_error=on_error)
-        schema = _schema(self._flow, step, "where")
-        if not isinstance(condition, Expression):
-            raise TopologyError(
-                f"where at {step.caller.origin} needs an expression, not {condition!r:.100}",
-                hint='for example where(col("price") > 100); filter() takes a function',
-            )
-        node = condition.node
-        _tried(step, "where", lambda: filtered(node, schema.without_rows()))
-        return self._stream(step.add(Where(**step.fields, schema=schema, condition=node)))
-
-    def group_by(
-        self,
-        *columns: Expression | str,
-        name: str | None = None,
-        on_error: ErrorPolicy = "fail",
-        **named: Expression,
-    ) -> ColumnGroups:
-        """Go on by the values of columns; :meth:`ColumnGroups.agg` says what to compute.
-
-        The key is the value of one column, or a tuple of the values of several; null is a value
-        like any other here.  ``on_error`` says what becomes of a record of which a key cannot be
-        computed, see :meth:`map_values`.
-
-        Raises
-        ------
-        TopologyError
-            The stream has no columns, a column is not there, or types do not fit.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> from headrace.columns import count
-        >>> StreamBuilder("job").source("lines", serdes.string).group_by("value").agg(count())
-        <table 'agg-lines'>
-        """
-        step = self._flow.begin("group_by", name, on_error=on_error)
-        schema = _schema(self._flow, step, "group_by")
-        keys = _named(step, "group_by", columns, named)
-        types = _tried(step, "group_by", lambda: _types(keys, schema))
-        operator = GroupBy(**step.fields, schema=schema, columns=keys)
-        flow = step.add(operator, key=step.known(Any))
-        flow = replace(flow, value=replace(flow.value, columns=schema))
-        return ColumnGroups(flow, Schema(types))
+    Raises
+    ------
+    TopologyError
+        There are no columns, one is not there, or types do not fit.
+    """
+    step = flow.begin("group_by", name, on_error=on_error)
+    schema = _schema(flow, step, "group_by")
+    keys = _named(step, "group_by", columns, named)
+    types = _tried(step, "group_by", lambda: _types(keys, schema))
+    operator = GroupBy(**step.fields, schema=schema, columns=keys)
+    flow = step.add(operator, key=step.known(Any))
+    flow = replace(flow, value=replace(flow.value, columns=schema))
+    return ColumnGroups(flow, Schema(types))
 
 
 class ColumnGroups:

@@ -1,4 +1,4 @@
-"""Keyed streams and tables: what is kept per key."""
+"""Keyed streams: what is gathered by key."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from headrace import serdes
-from headrace.errors import TopologyError
-from headrace.streams.aggregates.descriptions import (
-    Gathered,
-    Gathering,
+from headrace.streams.aggregates import (
+    gather_avg,
+    gather_collect,
     gather_count,
+    gather_count_distinct,
     gather_custom,
+    gather_extreme,
     gather_reduce,
     gather_sum,
-    of_updates,
+    gather_top,
+    running,
 )
+from headrace.streams.records import values_flat_mapped, values_mapped
+from headrace.streams.stream import Stream
 from headrace.streams.tables import Table
-from headrace.topology import Accumulator, Aggregate, Emit, ErrorPolicy
-from headrace.topology.stages import gives_updates
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams._options import AggregateOptions, ValueOptions
-    from headrace.streams.sources import Known, NextOperator
+    from headrace.streams.aggregates import Gathering
+    from headrace.streams.flow import AggregateOptions, NextOperator, ValueOptions
     from headrace.streams.windowed import WindowedStream
+    from headrace.topology import Accumulator, Emit, ErrorPolicy
     from headrace.topology.windows import Windows
 
 
@@ -35,13 +37,20 @@ V = TypeVar("V")
 V2 = TypeVar("V2")
 R = TypeVar("R")
 Number = TypeVar("Number", bound=int | float | Decimal)
+Real = TypeVar("Real", bound=float)
 
 
-class KeyedStream(Gathered[K, V]):
+class KeyedStream(Stream[K, V]):
     """A stream whose records can be gathered by key.
 
-    Every aggregate gives a :class:`Table`.  ``emit="update"`` gives the latest result of each key
-    that changed, once per batch; ``emit="each"`` gives one result per record.
+    Every aggregate gives a :class:`Table`, and takes
+
+    * ``name``, that of the operator and of its state store;
+    * ``emit``: ``"update"`` gives the latest result of each key that changed, once per batch,
+      ``"each"`` gives one result per record;
+    * ``on_error``, as operators of a :class:`Stream` do.
+
+    One that keeps or moves values of a known type without a serde raises a ``TopologyError``.
     """
 
     def __repr__(self) -> str:
@@ -49,15 +58,11 @@ class KeyedStream(Gathered[K, V]):
 
     @overload
     def map_values(
-        self,
-        function: Callable[[V], V2],
-        **options: Unpack[ValueOptions[V2]],
+        self, function: Callable[[V], V2], **options: Unpack[ValueOptions[V2]]
     ) -> KeyedStream[K, V2]: ...
     @overload
     def map_values(
-        self,
-        function: Callable[[K, V], V2],
-        **options: Unpack[ValueOptions[V2]],
+        self, function: Callable[[K, V], V2], **options: Unpack[ValueOptions[V2]]
     ) -> KeyedStream[K, V2]: ...
     def map_values(
         self,
@@ -66,21 +71,17 @@ class KeyedStream(Gathered[K, V]):
         name: str | None = None,
         serde: Serde[Any] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Any:
+    ) -> KeyedStream[K, Any]:
         """Replace the value; see :meth:`Stream.map_values`."""
-        return KeyedStream(self._map_values(function, name, serde, on_error))
+        return KeyedStream(values_mapped(self._flow, function, name, serde, on_error))
 
     @overload
     def flat_map_values(
-        self,
-        function: Callable[[V], Iterable[V2]],
-        **options: Unpack[ValueOptions[V2]],
+        self, function: Callable[[V], Iterable[V2]], **options: Unpack[ValueOptions[V2]]
     ) -> KeyedStream[K, V2]: ...
     @overload
     def flat_map_values(
-        self,
-        function: Callable[[K, V], Iterable[V2]],
-        **options: Unpack[ValueOptions[V2]],
+        self, function: Callable[[K, V], Iterable[V2]], **options: Unpack[ValueOptions[V2]]
     ) -> KeyedStream[K, V2]: ...
     def flat_map_values(
         self,
@@ -89,19 +90,12 @@ class KeyedStream(Gathered[K, V]):
         name: str | None = None,
         serde: Serde[Any] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Any:
+    ) -> KeyedStream[K, Any]:
         """Return any number of values for one; see :meth:`Stream.flat_map_values`."""
-        return KeyedStream(self._flat_map_values(function, name, serde, on_error))
+        return KeyedStream(values_flat_mapped(self._flow, function, name, serde, on_error))
 
     def count(self, *, name: str | None = None, emit: Emit = "update") -> Table[K, int]:
         """Count the records of each key; the count never overflows.
-
-        Parameters
-        ----------
-        name
-            Name of the operator and of its state store.
-        emit
-            ``"update"`` or ``"each"``.
 
         Examples
         --------
@@ -109,20 +103,55 @@ class KeyedStream(Gathered[K, V]):
         >>> StreamBuilder("job").source("words", serdes.string).key_by(str.lower).count()
         <table 'count-words'>
         """
-        step = self._aggregate_step("count", name, emit)
-        return self._gather(step, gather_count(step), emit)
+        return self._gather("count", gather_count, name, emit)
+
+    def count_distinct(
+        self,
+        selector: Callable[[V], object] | None = None,
+        *,
+        approximate: bool = False,
+        name: str | None = None,
+        emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
+    ) -> Table[K, int]:
+        """Count the different values of each key, or different results of a selector.
+
+        Values are told apart as keys are: ``1``, ``1.0`` and ``True`` are three.
+
+        Parameters
+        ----------
+        selector
+            Takes the value, gives plain data that identifies it; without it the value does.
+        approximate
+            Estimate with HyperLogLog: at most 4 KiB of state for each key, with a standard error
+            of 1.6 %.  The exact count keeps each different value, and writes all of a key when
+            one joins.
+
+        Raises
+        ------
+        TopologyError
+            The values are of a known type that is not plain data.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> visits = StreamBuilder("job").source("visits", serdes.json)
+        >>> visits.key_by(lambda v: v["page"]).count_distinct(lambda v: v["user"])
+        <table 'count_distinct-visits'>
+        """
+
+        def describe(step: NextOperator) -> Gathering:
+            return gather_count_distinct(step, selector, approximate=approximate)
+
+        return self._gather("count_distinct", describe, name, emit, on_error)
 
     @overload
     def sum(
-        self: KeyedStream[K, Number],
-        selector: None = None,
-        **options: Unpack[AggregateOptions],
+        self: KeyedStream[K, Number], selector: None = None, **options: Unpack[AggregateOptions]
     ) -> Table[K, Number]: ...
     @overload
     def sum(
-        self,
-        selector: Callable[[V], Number],
-        **options: Unpack[AggregateOptions],
+        self, selector: Callable[[V], Number], **options: Unpack[AggregateOptions]
     ) -> Table[K, Number]: ...
     def sum(
         self,
@@ -137,18 +166,6 @@ class KeyedStream(Gathered[K, V]):
         Integers never overflow, and an integer added to a float loses nothing but what a float
         cannot hold.
 
-        Parameters
-        ----------
-        selector
-            Takes the value, gives the number; without it the value is the number.
-        name
-            Name of the operator and of its state store.
-        emit
-            ``"update"`` or ``"each"``.
-        on_error
-            What becomes of a record on which the function raises: ``"fail"`` stops the job,
-            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
-
         Examples
         --------
         >>> from headrace import StreamBuilder, serdes
@@ -156,8 +173,157 @@ class KeyedStream(Gathered[K, V]):
         >>> orders.key_by(lambda order: order["item"]).sum(lambda order: order["price"])
         <table 'sum-orders'>
         """
-        step = self._aggregate_step("sum", name, emit, on_error)
-        return self._gather(step, gather_sum(step, selector), emit)
+        return self._gather("sum", lambda step: gather_sum(step, selector), name, emit, on_error)
+
+    @overload
+    def avg(
+        self: KeyedStream[K, Decimal], selector: None = None, **options: Unpack[AggregateOptions]
+    ) -> Table[K, Decimal]: ...
+    @overload
+    def avg(
+        self: KeyedStream[K, Real], selector: None = None, **options: Unpack[AggregateOptions]
+    ) -> Table[K, float]: ...
+    @overload
+    def avg(
+        self, selector: Callable[[V], Decimal], **options: Unpack[AggregateOptions]
+    ) -> Table[K, Decimal]: ...
+    @overload
+    def avg(
+        self, selector: Callable[[V], float], **options: Unpack[AggregateOptions]
+    ) -> Table[K, float]: ...
+    def avg(
+        self,
+        selector: Callable[[V], Any] | None = None,
+        *,
+        name: str | None = None,
+        emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
+    ) -> Table[K, Any]:
+        """Average the values of each key, or the numbers that a selector finds in them.
+
+        Number and sum are kept, so the average of integers is the float nearest to the true one,
+        and that of decimals is exact to 28 digits.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> orders.key_by(lambda order: order["item"]).avg(lambda order: order["price"])
+        <table 'avg-orders'>
+        """
+        return self._gather("avg", lambda step: gather_avg(step, selector), name, emit, on_error)
+
+    def min(
+        self,
+        selector: Callable[[V], Any] | None = None,
+        *,
+        name: str | None = None,
+        emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
+    ) -> Table[K, V]:
+        """Keep the value with the least result of a selector; of equal ones the first.
+
+        Parameters
+        ----------
+        selector
+            Takes the value, gives what is compared; without it the values are compared.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> orders.key_by(lambda order: order["item"]).min(lambda order: order["price"])
+        <table 'min-orders'>
+        """
+        return self._gather(
+            "min", lambda step: gather_extreme(step, "min", selector), name, emit, on_error
+        )
+
+    def max(
+        self,
+        selector: Callable[[V], Any] | None = None,
+        *,
+        name: str | None = None,
+        emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
+    ) -> Table[K, V]:
+        """Keep the value with the greatest result of a selector; of equal ones the first.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> orders.key_by(lambda order: order["item"]).max(lambda order: order["price"])
+        <table 'max-orders'>
+        """
+        return self._gather(
+            "max", lambda step: gather_extreme(step, "max", selector), name, emit, on_error
+        )
+
+    def top(
+        self,
+        n: int,
+        selector: Callable[[V], Any] | None = None,
+        *,
+        name: str | None = None,
+        emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
+    ) -> Table[K, list[V]]:
+        """Keep the ``n`` values with the greatest results of a selector, best first.
+
+        Of equal ones the first stays; without a selector the values are compared.
+
+        Raises
+        ------
+        TopologyError
+            ``n`` is not positive.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> orders.key_by(lambda order: order["item"]).top(3, lambda order: order["price"])
+        <table 'top-orders'>
+        """
+        return self._gather("top", lambda step: gather_top(step, n, selector), name, emit, on_error)
+
+    def collect(
+        self,
+        *,
+        distinct: bool = False,
+        limit: int | None = None,
+        name: str | None = None,
+        emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
+    ) -> Table[K, list[V]]:
+        """Keep the values of each key as a list, in the order of arrival at the broker.
+
+        The whole list of a key is written when a value joins: give a limit where lists grow.
+
+        Parameters
+        ----------
+        distinct
+            Keep each value once; values are the same when their serde writes the same bytes.
+        limit
+            Keep no more than the first so many.
+
+        Raises
+        ------
+        TopologyError
+            The limit is not positive.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> words = StreamBuilder("job").source("words", serdes.string)
+        >>> words.key_by(len).collect(distinct=True, limit=100)
+        <table 'collect-words'>
+        """
+
+        def describe(step: NextOperator) -> Gathering:
+            return gather_collect(step, distinct=distinct, limit=limit)
+
+        return self._gather("collect", describe, name, emit, on_error)
 
     def reduce(
         self,
@@ -175,20 +341,8 @@ class KeyedStream(Gathered[K, V]):
         function
             Takes the result so far and the next value, gives the new result.  Values come in the
             order of arrival at the broker.
-        name
-            Name of the operator and of its state store.
         serde
             Writes the values, on their way and in the state store.
-        emit
-            ``"update"`` or ``"each"``.
-        on_error
-            What becomes of a record on which the function raises: ``"fail"`` stops the job,
-            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
-
-        Raises
-        ------
-        TopologyError
-            The values are of a known type for which there is no serde.
 
         Examples
         --------
@@ -196,8 +350,9 @@ class KeyedStream(Gathered[K, V]):
         >>> StreamBuilder("job").source("words", serdes.string).key_by(len).reduce(max)
         <table 'reduce-words'>
         """
-        step = self._aggregate_step("reduce", name, emit, on_error)
-        return self._gather(step, gather_reduce(step, function, serde), emit)
+        return self._gather(
+            "reduce", lambda step: gather_reduce(step, function, serde), name, emit, on_error
+        )
 
     def aggregate(
         self,
@@ -215,21 +370,13 @@ class KeyedStream(Gathered[K, V]):
         accumulator
             An :class:`Accumulator` class; anything else that makes one; or one that has taken
             no value yet, of which each key gets a copy.
-        name
-            Name of the operator and of its state store.
         serde
             Writes what :meth:`Accumulator.state` gives; plain data unless given.
-        emit
-            ``"update"`` or ``"each"``.
-        on_error
-            What becomes of a record on which the function raises: ``"fail"`` stops the job,
-            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
 
         Raises
         ------
         TopologyError
-            What is given makes no accumulator, or the values are of a known type for which there
-            is no serde.
+            What is given makes no accumulator.
 
         Examples
         --------
@@ -247,8 +394,9 @@ class KeyedStream(Gathered[K, V]):
         >>> words.key_by(lambda word: word[0]).aggregate(Longest)
         <table 'aggregate-words'>
         """
-        step = self._aggregate_step("aggregate", name, emit, on_error)
-        return self._gather(step, gather_custom(step, accumulator, serde), emit)
+        return self._gather(
+            "aggregate", lambda step: gather_custom(step, accumulator, serde), name, emit, on_error
+        )
 
     def window(self, windows: Windows, *, grace: timedelta = timedelta(0)) -> WindowedStream[K, V]:
         """Divide the records of each key into windows.
@@ -279,28 +427,12 @@ class KeyedStream(Gathered[K, V]):
 
         return WindowedStream(self._flow, windows, grace)
 
-    def _aggregate_step(
-        self, label: str, name: str | None, emit: str, on_error: ErrorPolicy = "fail"
-    ) -> NextOperator:
-        step = self._flow.begin(label, name, on_error=on_error)
-        if emit not in ("update", "each"):
-            raise TopologyError(
-                f"{label} at {step.caller.origin} has emit={emit!r}",
-                hint="emit is 'update' (latest result per key and batch) or 'each' (one per record)",
-            )
-        self._flow.key.check_key(step.name)
-        return step
-
-    def _gather(self, step: NextOperator, gathering: Gathering, emit: Emit) -> Table[K, Any]:
-        """Add an aggregate; all aggregates end here."""
-        if gives_updates(step.flow.builder.operators, step.flow.operator):
-            gathering = of_updates(gathering, step, emit)
-        gathering.check_travel(step, combined=emit == "update" and gathering.merges)
-        operator = Aggregate(
-            **step.fields, aggregation=gathering.aggregation, key_serde=serdes.key, emit=emit
-        )
-        return self._table(step, operator, gathering.result)
-
-    def _table(self, step: NextOperator, operator: Aggregate, value: Known) -> Table[K, Any]:
-        """Add an aggregate that is described in full; windows gather in another way."""
-        return Table(step.add(operator, value=value))
+    def _gather(
+        self,
+        label: str,
+        describe: Callable[[NextOperator], Gathering],
+        name: str | None,
+        emit: Emit,
+        on_error: ErrorPolicy = "fail",
+    ) -> Table[K, Any]:
+        return Table(running(self._flow, label, describe, name, emit, on_error))

@@ -2,69 +2,470 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
-from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, Unpack, overload
 
-import pyarrow as pa
-
-from headrace import serdes
-from headrace.columns.schema import arrow_type
-from headrace.errors import TopologyError
-from headrace.serdes import as_serializer, key
-from headrace.serdes.inference import result_hint
-from headrace.streams._records import BaseStream, End, Outputs
-from headrace.streams.columns import Columns
-from headrace.streams.joins.chain import check_keyed
-from headrace.streams.joins.ways import Joins
-from headrace.streams.routing import Routing
-from headrace.streams.sources import accepts, check_durations, check_function
-from headrace.topology import (
-    DriverFunction,
-    ForEachBatch,
-    KeyBy,
-    KeyedProcess,
-    Output,
-    Process,
-    SelectTimestamp,
-    SinkDataFrame,
-    batch_topic,
-    done_topic,
+from headrace.columns import Expression
+from headrace.streams.columns import ColumnGroups, grouped, kept_by_columns, selected
+from headrace.streams.flow import no_method
+from headrace.streams.joins.chain import check_keyed, check_stream
+from headrace.streams.joins.tables import join, kept
+from headrace.streams.outputs import (
+    End,
+    batches_to_function,
+    batches_to_spark,
+    printed,
+    written,
 )
+from headrace.streams.records import (
+    flat_mapped,
+    kept_by_function,
+    keyed,
+    mapped,
+    mapped_async,
+    output_of,
+    peeked,
+    processed,
+    timed,
+    values_flat_mapped,
+    values_mapped,
+)
+from headrace.streams.routing import Branches, looped, merged, moved, parted
 from headrace.topology.callers import caller
-from headrace.topology.names import check_operator_name
 
 if TYPE_CHECKING:
-    from headrace.serdes import Serde
-    from headrace.streams._options import StepOptions
+    from headrace.serdes import Serde, Serializer
+    from headrace.streams.flow import (
+        Flow,
+        JoinOptions,
+        SinkOptions,
+        StepOptions,
+        TimeOptions,
+        ValueOptions,
+    )
+    from headrace.streams.joins.chain import StreamJoin
+    from headrace.streams.joins.results import JoinedStream
+    from headrace.streams.joins.tables import TableLookup
     from headrace.streams.keyed import KeyedStream
-    from headrace.streams.sources import Flow, Known, NextOperator
+    from headrace.streams.tables import GlobalTable, Table
     from headrace.topology import (
         BatchRecords,
         BatchToken,
         ErrorPolicy,
+        Process,
         Processor,
         StateSpec,
         TimerSpec,
     )
 
 
-# Event time as the front door shows it.
-
 K = TypeVar("K")
 V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+Out = TypeVar("Out")
 
 _LATENESS = timedelta(seconds=2)
 _IDLE = timedelta(seconds=10)
 
 
-class Times(Generic[K, V]):
-    """A place in the graph where records get other times."""
+class Stream(Generic[K, V]):
+    """Records with keys of type ``K`` and values of type ``V``.
 
-    _flow: Flow
+    Made by :meth:`StreamBuilder.source` and by the operators.  A stream can be used more than
+    once: each operator added to it is a branch that gets all records.  None is a value like any
+    other; ``where`` and ``flat_map`` drop records.
+
+    A function that an operator takes is one of the value; where it has two required parameters, of
+    key and value.  What operators take by name, besides what each of them says:
+
+    name
+        Name of the operator, and of its state store and topics where it has some.
+    serde
+        Writes the values that the operator makes, where they travel between Spark's stages or lie
+        in a state store; else the serde that follows from the function's annotations does, else
+        they are plain data.
+    on_error
+        What becomes of a record on which the function raises, or that cannot be written:
+        ``"fail"`` stops the job, ``"skip"`` counts it, ``"topic:NAME"`` sends the message that it
+        comes from to that topic.
+
+    Each operator raises a :class:`~headrace.TopologyError` for a function that cannot be called
+    so, and where it needs keys or values to be written that are of a known type without a serde.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+
+    def __repr__(self) -> str:
+        return f"<stream '{self._flow.operator}'>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_method(self, name)
+
+    @property
+    def name(self) -> str:
+        """Name of the operator that gives these records."""
+        return self._flow.operator
+
+    # Records and values
+
+    @overload
+    def map(
+        self, function: Callable[[V], tuple[K2, V2]], **options: Unpack[ValueOptions[V2]]
+    ) -> Stream[K2, V2]: ...
+    @overload
+    def map(
+        self, function: Callable[[K, V], tuple[K2, V2]], **options: Unpack[ValueOptions[V2]]
+    ) -> Stream[K2, V2]: ...
+    def map(
+        self,
+        function: Callable[..., tuple[Any, Any]],
+        *,
+        name: str | None = None,
+        serde: Serde[Any] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[Any, Any]:
+        """Replace key and value by the pair that a function gives.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> orders.map(lambda order: (order["customer"], order["price"]))
+        <stream 'map-orders'>
+        """
+        return Stream(mapped(self._flow, function, name, serde, on_error))
+
+    @overload
+    def map_values(
+        self, function: Callable[[V], V2], **options: Unpack[ValueOptions[V2]]
+    ) -> Stream[K, V2]: ...
+    @overload
+    def map_values(
+        self, function: Callable[[K, V], V2], **options: Unpack[ValueOptions[V2]]
+    ) -> Stream[K, V2]: ...
+    def map_values(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        serde: Serde[Any] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[K, Any]:
+        """Replace the value; the key stays.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> StreamBuilder("job").source("lines", serdes.string).map_values(len)
+        <stream 'map_values-lines'>
+        """
+        return Stream(values_mapped(self._flow, function, name, serde, on_error))
+
+    @overload
+    def flat_map(
+        self, function: Callable[[V], Iterable[tuple[K2, V2]]], **options: Unpack[ValueOptions[V2]]
+    ) -> Stream[K2, V2]: ...
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[K, V], Iterable[tuple[K2, V2]]],
+        **options: Unpack[ValueOptions[V2]],
+    ) -> Stream[K2, V2]: ...
+    def flat_map(
+        self,
+        function: Callable[..., Iterable[tuple[Any, Any]]],
+        *,
+        name: str | None = None,
+        serde: Serde[Any] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[Any, Any]:
+        """Return any number of records for one, as pairs of key and value.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> lines = StreamBuilder("job").source("lines", serdes.string)
+        >>> lines.flat_map(lambda line: [(word, 1) for word in line.split()])
+        <stream 'flat_map-lines'>
+        """
+        return Stream(flat_mapped(self._flow, function, name, serde, on_error))
+
+    @overload
+    def flat_map_values(
+        self, function: Callable[[V], Iterable[V2]], **options: Unpack[ValueOptions[V2]]
+    ) -> Stream[K, V2]: ...
+    @overload
+    def flat_map_values(
+        self, function: Callable[[K, V], Iterable[V2]], **options: Unpack[ValueOptions[V2]]
+    ) -> Stream[K, V2]: ...
+    def flat_map_values(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        serde: Serde[Any] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[K, Any]:
+        """Return any number of values for one; the key stays.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> StreamBuilder("job").source("lines", serdes.string).flat_map_values(str.split)
+        <stream 'flat_map_values-lines'>
+        """
+        return Stream(values_flat_mapped(self._flow, function, name, serde, on_error))
+
+    def map_async(
+        self,
+        function: Callable[..., Awaitable[V2]],
+        *,
+        max_in_flight: int = 100,
+        name: str | None = None,
+        serde: Serde[V2] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Stream[K, V2]:
+        """Replace the value by one that is awaited, for many records at a time.
+
+        Results keep the order of the records.  All calls of a process run on one event loop, so
+        a session that the function keeps open serves later batches too.  After a failure a batch
+        is repeated: what the function does outside may happen more than once.
+
+        Parameters
+        ----------
+        function
+            A coroutine function of the value, or of key and value.
+        max_in_flight
+            So many calls wait at the same time, in each task; at least 1.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> async def look_up(name: str) -> str:
+        ...     return name.upper()
+        >>> StreamBuilder("job").source("names", serdes.string).map_async(look_up)
+        <stream 'map_async-names'>
+        """
+        return Stream(mapped_async(self._flow, function, max_in_flight, name, serde, on_error))
+
+    @overload
+    def where(
+        self, condition: Expression | Callable[[V], object], **options: Unpack[StepOptions]
+    ) -> Self: ...
+    @overload
+    def where(
+        self, condition: Callable[[K, V], object], **options: Unpack[StepOptions]
+    ) -> Self: ...
+    def where(
+        self,
+        condition: Expression | Callable[..., object],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Self:
+        """Keep the records for which a condition is true.
+
+        Parameters
+        ----------
+        condition
+            A function of the value, or of key and value.  Where the values have columns, also an
+            expression over them, which is computed for all records of a chunk at once; one that is
+            null, because a value is, drops the record as false does.
+
+        Raises
+        ------
+        TopologyError
+            The stream has no columns, a column is not there, or the expression is no condition.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> from headrace.columns import col
+        >>> lines = StreamBuilder("job").source("lines", serdes.string)
+        >>> lines.where(str.strip)
+        <stream 'where-lines'>
+        >>> lines.where(col("value").length() > 0)
+        <stream 'where-lines-2'>
+        """
+        if isinstance(condition, Expression):
+            return self._same(kept_by_columns(self._flow, condition, name, on_error))
+        return self._same(kept_by_function(self._flow, condition, name, on_error))
+
+    def select(
+        self,
+        *columns: Expression | str,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+        **named: Expression | Any,
+    ) -> Stream[K, dict[str, Any]]:
+        """Compute columns from the columns of the values; all records of a chunk at once.
+
+        Values become dicts of what is selected, where a function looks at them; from one operator
+        over columns to the next they stay Arrow columns.
+
+        Parameters
+        ----------
+        columns
+            Expressions, or names of columns.
+        name
+            Name of the operator; a column of this name is given as an expression with
+            ``.named("name")``.
+        named
+            Expressions by the name of the column that they give.
+
+        Raises
+        ------
+        TopologyError
+            The stream has no columns, a column is not there, or types do not fit.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> from headrace.columns import col, explode
+        >>> lines = StreamBuilder("job").source("lines", serdes.string)
+        >>> lines.select(word=explode(col("value").lower().split()))
+        <stream 'select-lines'>
+        """
+        return Stream(selected(self._flow, columns, named, name, on_error))
+
+    @overload
+    def peek(self, function: Callable[[V], object], **options: Unpack[StepOptions]) -> Self: ...
+    @overload
+    def peek(self, function: Callable[[K, V], object], **options: Unpack[StepOptions]) -> Self: ...
+    def peek(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Self:
+        """Call a function for each record, and pass the record on.
+
+        The function runs in Spark's workers, again for a batch that is repeated after a failure.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> StreamBuilder("job").source("lines", serdes.string).peek(print)
+        <stream 'peek-lines'>
+        """
+        return self._same(peeked(self._flow, function, name, on_error))
+
+    def print(self, *, label: str = "", name: str | None = None) -> Self:
+        """Print each record as ``(key=..., value=...)`` behind a label, and pass it on.
+
+        Lines appear where the record is handled: on the output of Spark's workers, or of the
+        process that runs the test driver.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamBuilder("job")
+        >>> builder.source("lines", serdes.string).print(label="line ").sink("out", serdes.string)
+        <end of 'sink-out'>
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("lines", serdes.string).send("to be")
+        line (key=None, value='to be')
+        """
+        return self._same(printed(self._flow, label, name))
+
+    # Keys
+
+    @overload
+    def key_by(
+        self, selector: Callable[[V], K2], **options: Unpack[StepOptions]
+    ) -> KeyedStream[K2, V]: ...
+    @overload
+    def key_by(
+        self, selector: Callable[[K, V], K2], **options: Unpack[StepOptions]
+    ) -> KeyedStream[K2, V]: ...
+    def key_by(
+        self,
+        selector: Callable[..., Any],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> KeyedStream[Any, V]:
+        """Set the key of each record to what the selector finds in it.
+
+        Keys are plain data (see :mod:`headrace.keys`); ``1``, ``1.0`` and ``True`` are three keys.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> StreamBuilder("job").source("words", serdes.string).key_by(str.lower)
+        <keyed stream 'key_by-words'>
+        """
+        return _by_key(keyed(self._flow, selector, name, on_error))
+
+    def group_by_key(self) -> KeyedStream[K, V]:
+        """Go on by the keys that the records have.
+
+        Adds no operator.  A shuffle follows only where the key is not the one of the last shuffle.
+
+        Raises
+        ------
+        TopologyError
+            The records have no keys.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> counts = StreamBuilder("job").source("counts", serdes.with_key(serdes.json))
+        >>> counts.group_by_key()
+        <keyed stream 'source-counts'>
+        """
+        self._flow.key.check_key("group_by_key")
+        check_keyed(self._flow, "group_by_key", caller().origin)
+        return _by_key(self._flow)
+
+    def group_by(
+        self,
+        *columns: Expression | str,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+        **named: Expression,
+    ) -> ColumnGroups:
+        """Go on by the values of columns; :meth:`ColumnGroups.agg` says what to compute.
+
+        The key is the value of one column, or a tuple of the values of several; null is a value
+        like any other here.
+
+        Raises
+        ------
+        TopologyError
+            The stream has no columns, a column is not there, or types do not fit.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> from headrace.columns import count
+        >>> StreamBuilder("job").source("lines", serdes.string).group_by("value").agg(count())
+        <table 'agg-lines'>
+        """
+        return grouped(self._flow, columns, named, name, on_error)
+
+    def to_table(self, *, name: str | None = None) -> Table[K, V]:
+        """Keep the last value of each key; None deletes the key.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> people = StreamBuilder("job").source("people", serdes.json)
+        >>> people.key_by(lambda person: person["name"]).to_table()
+        <table 'table-people'>
+        """
+        from headrace.streams.tables import Table
+
+        return Table(kept(self._flow, name))
+
+    # Time
 
     def select_timestamp(
         self,
@@ -76,7 +477,7 @@ class Times(Generic[K, V]):
         max_future: timedelta | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Self:
-        """Give each record the time that the function finds in its value.
+        """Set the time of each record to what the function finds in its value.
 
         New times begin new watermarks: what was late by the old time need not be by the new one,
         and the other way round.
@@ -85,8 +486,6 @@ class Times(Generic[K, V]):
         ----------
         function
             Takes the value, gives an aware datetime or ms since 1970; None leaves the time.
-        name
-            Name of the operator.
         allowed_lateness
             How far a record may lag behind the newest of its source queue (behind a shuffle: of
             its partition) before it is late.
@@ -97,14 +496,10 @@ class Times(Generic[K, V]):
             Records so far ahead of the wall clock are counted, as ``future``, and move no
             watermark; by default as ``JobSettings.max_future`` says.
 
-        on_error
-            What to do with a record for which the function raises or gives no time: ``"fail"``,
-            ``"skip"`` or ``"topic:NAME"``, as in :meth:`StreamBuilder.source`.
-
         Raises
         ------
         TopologyError
-            The function does not take one value, or a duration is negative.
+            A duration is negative.
 
         Examples
         --------
@@ -113,175 +508,447 @@ class Times(Generic[K, V]):
         >>> orders.select_timestamp(lambda order: order["paid_at"])
         <stream 'select_timestamp-orders'>
         """
-        step = self._flow.begin("select_timestamp", name, on_error=on_error)
-        check_function("select_timestamp", function, ("value",), step.caller.origin)
         durations = {
             "allowed_lateness": allowed_lateness,
             "idle_timeout": idle_timeout,
             "max_future": max_future,
         }
-        check_durations(f"operator '{step.name}' at {step.caller.origin}", durations)
-        changed = copy(self)
-        changed._flow = step.add(  # noqa: SLF001 - a copy of this very object
-            SelectTimestamp(
-                **step.fields,
-                function=function,
-                allowed_lateness=allowed_lateness,
-                idle_timeout=idle_timeout,
-                max_future=max_future,
-            )
-        )
-        return changed
+        return self._same(timed(self._flow, function, durations, name, on_error))
 
+    # Joins
 
-# Committed batches out of a stream, for code outside the transaction.
-
-
-class Batches(BaseStream[K, V]):
-    """Ends of a stream that take whole batches."""
-
-    def for_each_batch(
+    @overload
+    def join(self, right: Stream[Any, V2]) -> StreamJoin[K, V, V2, V, V2]: ...
+    @overload
+    def join(self, right: Table[Any, V2] | GlobalTable[Any, V2]) -> TableLookup[K, V, V2]: ...
+    @overload
+    def join(
         self,
-        function: Callable[[BatchRecords[K, V], BatchToken], object],
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        **options: Unpack[TimeOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2], Out],
         *,
-        name: str | None = None,
-        serde: Serde[V] | None = None,
-        on_error: ErrorPolicy = "fail",
-    ) -> End:
-        """Call a function with the records of each committed batch, at least once; nothing follows.
+        left_key: Callable[[V], K2],
+        right_key: Callable[[V2], K2],
+        **options: Unpack[TimeOptions],
+    ) -> JoinedStream[K2, Out]: ...
+    @overload
+    def join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        *,
+        left_key: Callable[[V], object] | None = None,
+        **options: Unpack[ValueOptions[Any]],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        *,
+        left_key: Callable[[K, V], object],
+        **options: Unpack[ValueOptions[Any]],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        **options: Unpack[ValueOptions[Any]],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2], Out],
+        *,
+        left_key: Callable[[V], K2],
+        **options: Unpack[ValueOptions[Any]],
+    ) -> KeyedStream[K2, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[K, V, V2], Out],
+        **options: Unpack[TimeOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def join(
+        self,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[K2, V, V2], Out],
+        *,
+        left_key: Callable[[V], K2],
+        right_key: Callable[[V2], K2] | None = None,
+        **options: Unpack[TimeOptions],
+    ) -> KeyedStream[K2, Out]: ...
+    def join(
+        self,
+        right: Stream[Any, Any] | Table[Any, Any] | GlobalTable[Any, Any],
+        joiner: Callable[..., Any] | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> Any:
+        """Pair records that have the same key; or look records up in a table.
 
-        The function runs after the commit, in a Python process of its own, one batch after the
-        other, in their order.  When it raises, it is called again with the same records and the
-        same token, after pauses that grow up to a minute; the job itself goes on.  A batch may
-        come again after a failure: keep the token with what you write, and leave out what has it.
+        With nothing but ``right`` it begins a chain (``.left_key(...).right_key(...)`` and so on) that
+        :meth:`StreamJoin.apply` ends; with a joiner it is the whole join.
 
         Parameters
         ----------
-        function
-            Takes the records and the :class:`~headrace.BatchToken`.
-        name
-            Name of the operator, from which its topics derive.
-        serde
-            Writes the values; by default the one that is known of them, else plain data.
-        on_error
-            What becomes of a record that cannot be written to the operator's topic: ``"fail"``
-            stops the job, ``"skip"`` counts it, ``"topic:NAME"`` sends the message that it comes
-            from to that topic.
+        right
+            The other stream, which may be this one; a table, whose row of that moment a record of
+            this stream meets; or a global table, where ``left_key`` may give any key.
+        joiner
+            Takes left and right value, or key and both.
+        options
+            ``left_key`` and ``right_key`` give the left and the right side's key; without them the
+            records' own keys meet.  ``within``, a length or a pair, says how much earlier, and how
+            much later, than the left record the right one may be; ``window`` says which windows
+            they share (see :func:`headrace.tumbling`); without both the last value of each side
+            meets, whenever one of them comes.  ``grace`` says how much longer to wait for late
+            records.  ``name`` is that of the operator that keeps state, ``serde`` writes the
+            results, ``on_error`` says what becomes of records on which a function raises.
 
         Raises
         ------
         TopologyError
-            The function does not take two arguments; no serde is known for the values, or their
-            keys are not plain data.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, TopologyTestDriver, serdes
-        >>> def show(records, token):
-        ...     print(token, [record.value for record in records])
-        >>> builder = StreamBuilder("job")
-        >>> builder.source("words", serdes.string).for_each_batch(show)
-        <end of 'for_each_batch-words'>
-        >>> with TopologyTestDriver(builder.build()) as driver:
-        ...     driver.input("words", serdes.string).send("to")
-        job-1 ['to']
-        """
-        step = self._flow.begin("for_each_batch", name, on_error=on_error)
-        check_function(
-            f"for_each_batch '{step.name}'", function, ("records", "token"), step.caller.origin
-        )
-        value = self._flow.value
-        known = serde or value.needed_serde(step.name, "writes them to its topic")
-        operator = ForEachBatch(**_fields(step, known), function=function)
-        step.add(operator)
-        return End(operator)
-
-    def sink_dataframe(
-        self,
-        writer: Callable[[Any, BatchToken], object],
-        *,
-        name: str | None = None,
-        serde: Serde[V] | None = None,
-        on_error: ErrorPolicy = "fail",
-    ) -> End:
-        """Give each committed batch to Spark's own writers, at least once; nothing follows.
-
-        The writer gets a Spark data frame and a :class:`~headrace.BatchToken` after the commit,
-        one batch after the other.  It is called in a thread of the process that started the job,
-        because only that one has data frames; what it asks of the data frame runs in Spark's
-        executors.  Failures are handled as by :meth:`for_each_batch`.
-
-        The columns are key, value, time, headers, broker, queue, offset.  Values of a known schema
-        have its type, a struct where they have several columns; others are JSON text, or bytes
-        where ``serde`` writes no text.
-
-        Parameters
-        ----------
-        writer
-            Takes the data frame and the token.
-        name
-            Name of the operator, from which its topics derive.
-        serde
-            Writes the values; by default the one that is known of them, else JSON.
-        on_error
-            As of :meth:`for_each_batch`.
-
-        Raises
-        ------
-        TopologyError
-            As of :meth:`for_each_batch`.
+            See :meth:`StreamJoin.apply` and :meth:`TableLookup.apply`.
 
         Examples
         --------
         >>> from headrace import StreamBuilder, serdes
-        >>> def to_parquet(frame, token):
-        ...     frame.write.mode("overwrite").parquet(f"/data/orders/batch={token.batch}")
         >>> builder = StreamBuilder("job")
-        >>> builder.source("orders", serdes.json).sink_dataframe(to_parquet)
-        <end of 'sink_dataframe-orders'>
+        >>> orders = builder.source("orders", serdes.with_key(serdes.json))
+        >>> prices = builder.source("prices", serdes.with_key(serdes.float))
+        >>> orders.join(prices, lambda order, price: order["amount"] * price)
+        <keyed stream 'joined-orders-prices'>
+        >>> countries = builder.global_table("countries", serdes.string)
+        >>> orders.join(countries).left_key(lambda order: order["country"])
+        <inner join of 'source-orders' and 'source-countries'>
         """
-        step = self._flow.begin("sink_dataframe", name, on_error=on_error)
-        check_function(
-            f"sink_dataframe '{step.name}'", writer, ("frame", "token"), step.caller.origin
-        )
-        value = self._flow.value
-        known: Serde[Any] = serde or value.needed_serde(step.name, "writes them to its topic")
-        if serde is None and isinstance(known, serdes.PlainSerde) and value.columns is None:
-            known = serdes.json
-        operator = SinkDataFrame(**_fields(step, known), writer=DriverFunction(writer))
-        step.add(operator)
-        return End(operator)
+        return join(self._flow, "inner", right, joiner, options)
 
+    @overload
+    def left_join(self, right: Stream[Any, V2]) -> StreamJoin[K, V, V2, V, V2 | None]: ...
+    @overload
+    def left_join(
+        self, right: Table[Any, V2] | GlobalTable[Any, V2]
+    ) -> TableLookup[K, V, V2 | None]: ...
+    @overload
+    def left_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        **options: Unpack[TimeOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        left_key: Callable[[V], K2],
+        right_key: Callable[[V2], K2],
+        **options: Unpack[TimeOptions],
+    ) -> JoinedStream[K2, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        left_key: Callable[[V], object] | None = None,
+        **options: Unpack[ValueOptions[Any]],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: GlobalTable[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        left_key: Callable[[K, V], object],
+        **options: Unpack[ValueOptions[Any]],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        **options: Unpack[ValueOptions[Any]],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2 | None], Out],
+        *,
+        left_key: Callable[[V], K2],
+        **options: Unpack[ValueOptions[Any]],
+    ) -> KeyedStream[K2, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[K, V, V2 | None], Out],
+        **options: Unpack[TimeOptions],
+    ) -> KeyedStream[K, Out]: ...
+    @overload
+    def left_join(
+        self,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[K2, V, V2 | None], Out],
+        *,
+        left_key: Callable[[V], K2],
+        right_key: Callable[[V2], K2] | None = None,
+        **options: Unpack[TimeOptions],
+    ) -> KeyedStream[K2, Out]: ...
+    def left_join(
+        self,
+        right: Stream[Any, Any] | Table[Any, Any] | GlobalTable[Any, Any],
+        joiner: Callable[..., Any] | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> Any:
+        """Pair records as :meth:`join` does, and give a left one alone where nothing meets it.
 
-def _fields(step: NextOperator, serde: Serde[Any]) -> dict[str, Any]:
-    flow = step.flow
-    flow.key.check_key(step.name)
-    job = flow.builder.name
-    return {
-        **step.fields,
-        "topic": batch_topic(job, step.name),
-        "done_topic": done_topic(job, step.name),
-        "serializer": as_serializer(serde),
-        "value_serde": serde,
-        "schema": flow.value.columns or serde.schema,
-        "key_type": _key_type(flow.key),
-    }
+        By time that happens once, when its time is up; without a window, and with a table, at once.
 
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> builder = StreamBuilder("job")
+        >>> orders = builder.source("orders", serdes.with_key(serdes.json))
+        >>> prices = builder.table("prices", serdes.float)
+        >>> orders.left_join(prices, lambda order, price: (order, price or 0.0))
+        <keyed stream 'join-orders-prices'>
+        """
+        return join(self._flow, "left", right, joiner, options)
 
-def _key_type(known: Known) -> pa.DataType:
-    return arrow_type(known.hint) or pa.string()
+    @overload
+    def outer_join(self, right: Stream[Any, V2]) -> StreamJoin[K, V, V2, V | None, V2 | None]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V | None, V2 | None], Out],
+        **options: Unpack[TimeOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[V | None, V2 | None], Out],
+        *,
+        left_key: Callable[[V], K2],
+        right_key: Callable[[V2], K2],
+        **options: Unpack[TimeOptions],
+    ) -> JoinedStream[K2, Out]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[K, V | None, V2 | None], Out],
+        **options: Unpack[TimeOptions],
+    ) -> JoinedStream[K, Out]: ...
+    @overload
+    def outer_join(
+        self,
+        right: Stream[Any, V2],
+        joiner: Callable[[K2, V | None, V2 | None], Out],
+        *,
+        left_key: Callable[[V], K2],
+        right_key: Callable[[V2], K2],
+        **options: Unpack[TimeOptions],
+    ) -> JoinedStream[K2, Out]: ...
+    def outer_join(
+        self,
+        right: Stream[Any, Any],
+        joiner: Callable[..., Any] | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> Any:
+        """Pair records of two streams, and give one of either side alone where nothing meets it.
 
+        See :meth:`join` and :meth:`left_join`.
 
-# The low level in the front door: ``process``.
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> builder = StreamBuilder("job")
+        >>> here = builder.source("here", serdes.with_key(serdes.int))
+        >>> there = builder.source("there", serdes.with_key(serdes.int))
+        >>> here.outer_join(there, lambda key, ours, theirs: (key, ours, theirs))
+        <keyed stream 'joined-here-there'>
+        """
+        return join(self._flow, "outer", right, joiner, options)
 
-K2 = TypeVar("K2")
-V2 = TypeVar("V2")
+    # Ways
 
-_LONGEST_NAME = 100
+    def merge(
+        self, *others: Stream[K, V], name: str | None = None, serde: Serde[V] | None = None
+    ) -> Stream[K, V]:
+        """Return the records of this stream and of others as one stream.
 
+        Behind the next shuffle they are in the order in which their messages arrived.  ``serde``
+        writes the values where the streams name different ones.
 
-class Processing(BaseStream[K, V]):
-    """Records through a processor of the user's."""
+        Raises
+        ------
+        TopologyError
+            There is no other stream, or one belongs to another builder.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> builder = StreamBuilder("job")
+        >>> builder.source("web", serdes.json).merge(builder.source("shop", serdes.json))
+        <stream 'merge-web'>
+        """
+        step = self._flow.begin("merge", name)
+        for other in others:
+            check_stream("merge", other, step.caller.origin)
+        flows = [self._flow, *(other._flow for other in others)]  # noqa: SLF001 - of its own kind
+        return Stream(merged(flows, step, serde))
+
+    def branch(
+        self,
+        *,
+        name: str | None = None,
+        default: str = "rest",
+        on_error: ErrorPolicy = "fail",
+        **predicates: Callable[..., object],
+    ) -> Branches[Self]:
+        """Part the records: each goes to the first branch whose predicate finds it true.
+
+        Parameters
+        ----------
+        name
+            Name of the operator; a branch is named after it.
+        default
+            Name of the branch for all other records.
+        predicates
+            By the name of the branch: a function of the value, or of key and value.
+
+        Raises
+        ------
+        TopologyError
+            There is no predicate, or the default has the name of one.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> parts = orders.branch(large=lambda o: o["price"] > 99, free=lambda o: not o["price"])
+        >>> parts.large, parts["rest"]
+        (<stream 'branch-orders-large'>, <stream 'branch-orders-rest'>)
+        >>> list(parts)
+        ['large', 'free', 'rest']
+        """
+        parts = parted(self._flow, predicates, default, name, on_error)
+        return Branches({branch: self._same(part) for branch, part in parts.items()})
+
+    @overload
+    def repartition(
+        self, key: None = None, *, partitions: int | None = None, **options: Unpack[StepOptions]
+    ) -> Self: ...
+    @overload
+    def repartition(
+        self,
+        key: Callable[[V], K2],
+        *,
+        partitions: int | None = None,
+        **options: Unpack[StepOptions],
+    ) -> KeyedStream[K2, V]: ...
+    @overload
+    def repartition(
+        self,
+        key: Callable[[K, V], K2],
+        *,
+        partitions: int | None = None,
+        **options: Unpack[StepOptions],
+    ) -> KeyedStream[K2, V]: ...
+    def repartition(
+        self,
+        key: Callable[..., Any] | None = None,
+        *,
+        partitions: int | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Self | KeyedStream[Any, V]:
+        """Move the records to other tasks, so that what follows runs in as many as are wanted.
+
+        Records go by their keys and keep their order per key.  A stream that has no keys is spread
+        evenly.
+
+        Parameters
+        ----------
+        key
+            Takes the value, or key and value, gives the new key.
+        partitions
+            So many of the job's partitions take records, at least 1, to spare what the next
+            operator calls; all by default.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> builder = StreamBuilder("job")
+        >>> builder.source("pictures", serdes.bytes).repartition().map_values(len)
+        <stream 'map_values-pictures'>
+        >>> builder.source("words", serdes.string).repartition(str.lower)
+        <keyed stream 'repartition-words'>
+        """
+        flow = moved(self._flow, key, partitions, name, on_error)
+        return self._same(flow) if key is None else _by_key(flow)
+
+    def through(
+        self,
+        topic: str | None = None,
+        *,
+        queues: int = 8,
+        serde: Serde[V] | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> Self:
+        """Write the records to a topic that the next batch reads, so that others see them too.
+
+        They go to the queue of their key and stay in order per key; a stream without keys writes
+        to one queue per task.  Keys, times, headers and what is known of late records stay as
+        they are, so results are those that there would be without the topic, a batch later.
+
+        Parameters
+        ----------
+        topic
+            Name of the topic, which nothing else in the job reads or writes; by default
+            ``JOB-ROCKETMQ-THROUGH-NUMBER-shuffleTopic`` with the place of the operator in the
+            topology.  Where it is missing the job makes it.  A job that begins does not read
+            what is there already.
+        queues
+            Queues that it is made with, at least 1.
+        name
+            Name of the operator; the one that reads has ``-read`` behind it.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamBuilder("words")
+        >>> words = builder.source("words", serdes.string).key_by(str.lower).through()
+        >>> words.count().sink("counts", serdes.json)
+        <end of 'sink-counts'>
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("words", serdes.string).send("To")
+        ...     driver.output("words-ROCKETMQ-THROUGH-00003-shuffleTopic", serdes.string).read().key
+        ...     driver.output("counts", serdes.json).read().value
+        'to'
+        1
+        """
+        return self._same(looped(self._flow, topic, queues, serde, name, on_error))
+
+    # Processors
 
     def process(
         self,
@@ -298,7 +965,8 @@ class Processing(BaseStream[K, V]):
         """Hand each record to a processor that you write.
 
         With states or timers the records of a key meet in one task.  Late records come too: a
-        processor decides itself what they are worth.  An error in a timer stops the job.
+        processor decides itself what they are worth.  What one that raises did to state, and what
+        it forwarded, is taken back; an error in a timer stops the job.
 
         Parameters
         ----------
@@ -315,19 +983,11 @@ class Processing(BaseStream[K, V]):
         lag
             How much older than event time the records may be that the processor gives; what
             is older still may be late for what follows.
-        name
-            Name of the operator, and of its state store.
-        serde
-            Writes the values that it gives.
-        on_error
-            What becomes of a record on which ``process`` raises; see :meth:`map_values`.  What it
-            did to state, and what it forwarded, is taken back.
 
         Raises
         ------
         TopologyError
-            There are states or timers and the stream has no keys; two have the same name; the
-            values are of a type without a serde.
+            There are states or timers and the stream has no keys; two have the same name.
 
         Examples
         --------
@@ -352,160 +1012,156 @@ class Processing(BaseStream[K, V]):
         ...     [record.value for record in driver.output("changes", serdes.float).read_all()]
         [20.5, 21.0]
         """
-        step = self._flow.begin("process", name, on_error=on_error)
-        _check_factory(factory, step)
-        kept, alarms, names = tuple(states), tuple(timers), tuple(outputs)
-        _check_names([*(s.name for s in kept), *(t.name for t in alarms)], names, step)
-        fields = {**step.fields, "factory": factory, "outputs": names}
-        if kept or alarms:
-            operator: Process = _keyed(self._flow, step, fields, kept, alarms, lag)
-        else:
-            operator = Process(**fields)
-        given = step.add(operator, key=step.known(Any), value=step.known(Any, serde))
-        return ProcessedStream(given, operator)
-
-
-def _check_factory(factory: object, step: NextOperator) -> None:
-    if not callable(factory) or not accepts(factory, 0):
-        raise TopologyError(
-            f"process at {step.caller.origin} needs a class of processors, not {factory!r:.100}",
-            hint="give it a subclass of Processor, or a function without parameters that makes one",
+        declared = (states, timers, outputs)
+        return ProcessedStream(
+            *processed(self._flow, factory, declared, lag, name, serde, on_error)
         )
 
-
-def _keyed(
-    flow: Flow,
-    step: NextOperator,
-    fields: dict[str, Any],
-    states: tuple[StateSpec, ...],
-    timers: tuple[TimerSpec, ...],
-    lag: timedelta,
-) -> KeyedProcess:
-    if flow.key.hint is type(None):
-        raise TopologyError(
-            f"process at {step.caller.origin} declares states or timers, which belong to keys,"
-            f" and the records of '{flow.operator}' have none",
-            hint="give them keys first: key_by(...)",
-        )
-    flow.key.check_key(step.name)
-    return KeyedProcess(
-        **fields,
-        value_serde=flow.value.needed_serde(step.name, "keeps state by key"),
-        key_serde=serdes.key,
-        states=states,
-        timers=timers,
-        lag=lag,
-    )
-
-
-def _check_names(declared: list[str], outputs: tuple[str, ...], step: NextOperator) -> None:
-    origin = step.caller.origin
-    for name, times in [*Counter(declared).items(), *Counter(outputs).items()]:
-        check_operator_name("job", name, f"declared at {origin}", stateful=False)
-        if times > 1 or len(name) > _LONGEST_NAME:
-            problem = "twice" if times > 1 else f"with more than {_LONGEST_NAME} characters"
-            raise TopologyError(
-                f"process at {origin} declares '{name}' {problem}", hint="choose another name"
-            )
-
-
-class Stream(
-    Joins[K, V],
-    Routing[K, V],
-    Processing[K, V],
-    Times[K, V],
-    Columns[K, V],
-    Batches[K, V],
-    Outputs[K, V],
-):
-    """Records with keys of type ``K`` and values of type ``V``.
-
-    Made by :meth:`StreamBuilder.source` and by the operators.  A stream can be used more than
-    once: each operator added to it is a branch that gets all records.  None is a value like any
-    other; ``filter`` and ``flat_map`` drop records.
-
-    Where values must travel between Spark's stages or lie in a state store, they do so by the
-    serde that ``serde=`` names on the operator that makes them, else by the one that follows from
-    the function's annotations, else as plain data.
-    """
+    # Ends
 
     @overload
-    def key_by(
+    def sink(
         self,
-        selector: Callable[[V], K2],
-        **options: Unpack[StepOptions],
-    ) -> KeyedStream[K2, V]: ...
+        topic: str | Callable[[V], str] | Callable[[K, V], str],
+        serializer: Serde[V] | Serializer[K, V] | Callable[[V], bytes],
+        **options: Unpack[SinkOptions],
+    ) -> End: ...
     @overload
-    def key_by(
+    def sink(
         self,
-        selector: Callable[[K, V], K2],
-        **options: Unpack[StepOptions],
-    ) -> KeyedStream[K2, V]: ...
-    def key_by(
+        topic: str | Callable[[V], str] | Callable[[K, V], str],
+        serializer: Callable[[K, V], bytes],
+        **options: Unpack[SinkOptions],
+    ) -> End: ...
+    def sink(
         self,
-        selector: Callable[..., Any],
+        topic: str | Callable[..., str],
+        serializer: Serde[V] | Serializer[K, V] | Callable[..., bytes],
         *,
+        topics: Iterable[str] = (),
+        key: Callable[..., object] | None = None,
+        partition: Callable[..., int] | None = None,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Any:
-        """Give each record the key that the selector finds in its value.
+    ) -> End:
+        """Write the records to a topic; nothing follows.
 
-        Keys are plain data (see :mod:`headrace.keys`); ``1``, ``1.0`` and ``True`` are three keys.
+        The key travels beside the body, in the message's ``KEYS`` (see :mod:`headrace.keys`), and
+        decides its queue.  A record whose value is None becomes a message without a body: the
+        tombstone that deletes its key from a table.
 
         Parameters
         ----------
-        selector
-            Takes the value, or key and value, gives the key.
+        topic
+            Name of the topic; or a function that chooses it for each record, out of ``topics``.
+        serializer
+            A serde; or a callable that gives the body for a value, or for key and value when it
+            has two required parameters.
+        topics
+            What the function may choose: all of them must exist when the job starts, and a record
+            for any other stops it.
+        key
+            A function that gives the message's key in place of the record's; None for no key.
+        partition
+            A function that gives the number of the message's queue, from 0, in place of the key.
         name
-            Name of the operator.
-        on_error
-            What becomes of a record on which the selector raises: ``"fail"`` stops the job,
-            ``"skip"`` counts it, ``"topic:NAME"`` sends its message to that topic.
+            Name of the operator, ``sink-TOPIC`` unless given.
 
         Raises
         ------
         TopologyError
-            The selector's annotation promises keys that are not plain data.
+            The serializer is neither a serde nor callable; keys are of a known type that is not
+            plain data; a function is given for the topic without ``topics``, or the other way
+            round.
 
         Examples
         --------
         >>> from headrace import StreamBuilder, serdes
-        >>> StreamBuilder("job").source("words", serdes.string).key_by(str.lower)
-        <keyed stream 'key_by-words'>
+        >>> lines = StreamBuilder("job").source("lines", serdes.string)
+        >>> lines.sink("copies", lambda line: line.encode())
+        <end of 'sink-copies'>
+        >>> lines.sink(lambda line: f"log-{line[:4]}", serdes.string, topics=["log-WARN", "log-INFO"])
+        <end of 'sink-log-WARN'>
         """
-        from headrace.streams.keyed import KeyedStream
+        return written(self._flow, topic, serializer, topics, key, partition, name, on_error)
 
-        step, takes_key = self._record_step("key_by", selector, name, on_error)
-        known = step.known(result_hint(selector, step.caller.names))
-        known.check_key(step.name)
-        operator = KeyBy(**step.fields, selector=selector, takes_key=takes_key, key_serde=key)
-        return KeyedStream(step.add(operator, key=known))
+    def for_each_batch(
+        self,
+        function: Callable[[BatchRecords[K, V], BatchToken], object],
+        *,
+        name: str | None = None,
+        serde: Serde[V] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> End:
+        """Call a function with the records of each committed batch, at least once; nothing follows.
 
-    def group_by_key(self) -> KeyedStream[K, V]:
-        """Go on by the keys that the records have.
+        The function runs after the commit, in a Python process of its own, one batch after the
+        other, in their order.  When it raises, it is called again with the same records and the
+        same token, after pauses that grow up to a minute; the job itself goes on.  A batch may
+        come again after a failure: keep the token with what you write, and leave out what has it.
 
-        Adds no operator.  A shuffle follows only where the key is not the one of the last shuffle.
+        Parameters
+        ----------
+        function
+            Takes the records and the :class:`~headrace.BatchToken`.
+        serde
+            Writes the values; by default the one that is known of them, else plain data.
 
-        Raises
-        ------
-        TopologyError
-            The keys are of a known type that is not plain data.
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, TopologyTestDriver, serdes
+        >>> def show(records, token):
+        ...     print(token, [record.value for record in records])
+        >>> builder = StreamBuilder("job")
+        >>> builder.source("words", serdes.string).for_each_batch(show)
+        <end of 'for_each_batch-words'>
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("words", serdes.string).send("to")
+        job-1 ['to']
+        """
+        return batches_to_function(self._flow, function, name, serde, on_error)
+
+    def sink_dataframe(
+        self,
+        writer: Callable[[Any, BatchToken], object],
+        *,
+        name: str | None = None,
+        serde: Serde[V] | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> End:
+        """Hand each committed batch to Spark's own writers, at least once; nothing follows.
+
+        The writer gets a Spark data frame and a :class:`~headrace.BatchToken` after the commit,
+        one batch after the other.  It is called in a thread of the process that started the job,
+        because only that one has data frames; what it asks of the data frame runs in Spark's
+        executors.  Failures are handled as by :meth:`for_each_batch`.
+
+        The columns are key, value, time, headers, broker, queue, offset.  Values of a known schema
+        have its type, a struct where they have several columns; others are JSON text, or bytes
+        where ``serde`` writes no text.
 
         Examples
         --------
         >>> from headrace import StreamBuilder, serdes
-        >>> counts = StreamBuilder("job").source("counts", serdes.with_key(serdes.json))
-        >>> counts.group_by_key()
-        <keyed stream 'source-counts'>
+        >>> def to_parquet(frame, token):
+        ...     frame.write.mode("overwrite").parquet(f"/data/orders/batch={token.batch}")
+        >>> builder = StreamBuilder("job")
+        >>> builder.source("orders", serdes.json).sink_dataframe(to_parquet)
+        <end of 'sink_dataframe-orders'>
         """
-        from headrace.streams.keyed import KeyedStream
+        return batches_to_spark(self._flow, writer, name, serde, on_error)
 
-        self._flow.key.check_key("group_by_key")
-        check_keyed(self._flow, "group_by_key", caller().origin)
-        return KeyedStream(self._flow)
+    def _same(self, flow: Flow) -> Self:
+        """Return a stream of the same kind at another place."""
+        made = copy(self)
+        made._flow = flow  # noqa: SLF001 - a copy of this very object
+        return made
 
 
-# What a processor gives.
+def _by_key(flow: Flow) -> KeyedStream[Any, Any]:
+    from headrace.streams.keyed import KeyedStream
+
+    return KeyedStream(flow)
 
 
 class ProcessedStream(Stream[K, V]):
@@ -544,19 +1200,4 @@ class ProcessedStream(Stream[K, V]):
         >>> numbers.process(Split, outputs=["odd"]).output("odd")
         <stream 'process-numbers-odd'>
         """
-        flow, process = self._flow, self._process
-        made_by = caller()
-        if name not in process.outputs:
-            raise TopologyError(
-                f"operator '{process.name}' (made at {process.origin}) has no output '{name}':"
-                f" it declares {', '.join(process.outputs) or 'none'}",
-                hint=f"process(..., outputs=[{name!r}])",
-            )
-        output = Output(
-            name=f"{process.name}-{name}",
-            parents=(process.name,),
-            output=name,
-            origin=made_by.origin,
-        )
-        flow.builder.add(output)
-        return Stream(replace(flow, operator=output.name))
+        return Stream(output_of(self._flow, self._process, name))

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
 
-from headrace import serdes
-from headrace.errors import TopologyError
-from headrace.serdes import nullable
 from headrace.serdes.inference import result_hint
-from headrace.streams._records import no_method
-from headrace.streams.joins.chain import (
-    check_joiner,
-    check_key_types,
-    check_keyed,
-    check_one_builder,
-)
-from headrace.streams.sources import check_function
-from headrace.topology import (
-    FilterTable,
-    KeepTable,
-    MapTable,
-    TableJoin,
-    ToStream,
-)
-from headrace.topology.callers import caller
+from headrace.streams.flow import check_function, no_method
+from headrace.streams.joins.tables import joined, nullable_known
+from headrace.streams.outputs import written
+from headrace.topology import MapTable, ToStream, WhereTable
 
 if TYPE_CHECKING:
-    from headrace.serdes import Serde
-    from headrace.streams._options import ValueOptions
-    from headrace.streams.sources import Flow, Known
+    from headrace.serdes import Serde, Serializer
+    from headrace.streams.flow import Flow, SinkOptions, ValueOptions
+    from headrace.streams.outputs import End
     from headrace.streams.stream import Stream
-    from headrace.topology import ErrorPolicy, JoinKind
+    from headrace.topology import ErrorPolicy
 
 
 K = TypeVar("K")
@@ -40,9 +24,6 @@ K2 = TypeVar("K2")
 V = TypeVar("V")
 V2 = TypeVar("V2")
 Out = TypeVar("Out")
-
-#: Why values need a serde here.
-KEPT = "keeps them in its state"
 
 
 class Table(Generic[K, V]):
@@ -85,6 +66,45 @@ class Table(Generic[K, V]):
         step = self._flow.begin("to_stream", name)
         return Stream(step.add(ToStream(**step.fields)))
 
+    @overload
+    def sink(
+        self,
+        topic: str | Callable[[V], str] | Callable[[K, V], str],
+        serializer: Serde[V] | Serializer[K, V] | Callable[[V], bytes],
+        **options: Unpack[SinkOptions],
+    ) -> End: ...
+    @overload
+    def sink(
+        self,
+        topic: str | Callable[[V], str] | Callable[[K, V], str],
+        serializer: Callable[[K, V], bytes],
+        **options: Unpack[SinkOptions],
+    ) -> End: ...
+    def sink(
+        self,
+        topic: str | Callable[..., str],
+        serializer: Serde[V] | Serializer[K, V] | Callable[..., bytes],
+        *,
+        topics: Iterable[str] = (),
+        key: Callable[..., object] | None = None,
+        partition: Callable[..., int] | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> End:
+        """Write the updates of the table to a topic; nothing follows.
+
+        Takes what :meth:`Stream.sink` takes.  A key that was deleted becomes a tombstone, a message
+        without a body.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes
+        >>> words = StreamBuilder("job").source("words", serdes.string).key_by(str.lower)
+        >>> words.count().sink("counts", serdes.json)
+        <end of 'sink-counts'>
+        """
+        return written(self._flow, topic, serializer, topics, key, partition, name, on_error)
+
     def map_values(
         self,
         function: Callable[[V], V2],
@@ -119,14 +139,14 @@ class Table(Generic[K, V]):
         known = nullable_known(step.known(result_hint(function, step.caller.names), serde))
         return Table(step.add(MapTable(**step.fields, function=function), value=known))
 
-    def filter(
+    def where(
         self,
-        predicate: Callable[[V], object],
+        condition: Callable[[V], object],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, V]:
-        """Keep the keys whose value the predicate finds true; the others are deleted.
+        """Keep the keys whose value the condition finds true; the others are deleted.
 
         ``on_error`` says what becomes of a change on which it raises; see :meth:`map_values`.
 
@@ -134,13 +154,13 @@ class Table(Generic[K, V]):
         --------
         >>> from headrace import StreamBuilder, serdes
         >>> people = StreamBuilder("job").table("people", serdes.json)
-        >>> people.filter(lambda person: person["age"] >= 18)
-        <table 'filter-people'>
+        >>> people.where(lambda person: person["age"] >= 18)
+        <table 'where-people'>
         """
-        step = self._flow.begin("filter", name, on_error=on_error)
-        check_function("filter", predicate, ("value",), step.caller.origin)
+        step = self._flow.begin("where", name, on_error=on_error)
+        check_function("where", condition, ("value",), step.caller.origin)
         known = nullable_known(self._flow.value)
-        return Table(step.add(FilterTable(**step.fields, function=predicate), value=known))
+        return Table(step.add(WhereTable(**step.fields, function=condition), value=known))
 
     @overload
     def join(
@@ -207,7 +227,7 @@ class Table(Generic[K, V]):
         ... )
         <table 'table-orders-people'>
         """
-        return self._join("inner", right, joiner, foreign_key, name, serde, on_error)
+        return Table(joined(self._flow, "inner", right, joiner, foreign_key, name, serde, on_error))
 
     @overload
     def left_join(
@@ -247,7 +267,7 @@ class Table(Generic[K, V]):
         >>> names.left_join(ages, lambda name, age: (name, age))
         <table 'join-names-ages'>
         """
-        return self._join("left", right, joiner, foreign_key, name, serde, on_error)
+        return Table(joined(self._flow, "left", right, joiner, foreign_key, name, serde, on_error))
 
     @overload
     def outer_join(
@@ -282,48 +302,7 @@ class Table(Generic[K, V]):
         >>> here.outer_join(there, lambda ours, theirs: (ours or 0) + (theirs or 0))
         <table 'join-here-there'>
         """
-        return self._join("outer", right, joiner, None, name, serde, on_error)
-
-    def _join(
-        self,
-        kind: JoinKind,
-        right: Table[Any, Any],
-        joiner: Callable[..., Any],
-        foreign_key: Callable[[Any], Any] | None,
-        name: str | None,
-        serde: Serde[Any] | None,
-        on_error: ErrorPolicy,
-    ) -> Table[K, Any]:
-        made_by = caller()
-        if not isinstance(right, Table):
-            raise TopologyError(
-                f"the join at {made_by.origin} takes a Table, not {right!r:.100}",
-                hint="the last value of each key of a stream is stream.to_table()",
-            )
-        left_side, right_side = nullable_flow(self._flow), nullable_flow(right._flow)
-        check_one_builder(left_side, right_side, made_by.origin)
-        takes_key = check_joiner("join", joiner, made_by.origin)
-        place = replace(left_side, place=f"{left_side.place}-{right_side.place}")
-        if foreign_key is not None:
-            assert kind != "outer"
-            from headrace.streams.joins.foreign_keys import foreign_key_join
-
-            return foreign_key_join(
-                kind, place, right_side, (joiner, takes_key), foreign_key, name, serde, on_error
-            )
-        check_key_types(left_side, right_side, made_by.origin)
-        step = place.begin("join", name, made_by, on_error=on_error)
-        known = nullable_known(step.known(result_hint(joiner, made_by.names), serde))
-        operator = TableJoin(
-            **{**step.fields, "parents": (left_side.operator, right_side.operator)},
-            key_serde=serdes.key,
-            left_serde=left_side.value.needed_serde(step.name, KEPT),
-            right_serde=right_side.value.needed_serde(step.name, KEPT),
-            function=joiner,
-            takes_key=takes_key,
-            kind=kind,
-        )
-        return Table(step.add(operator, value=known))
+        return Table(joined(self._flow, "outer", right, joiner, None, name, serde, on_error))
 
 
 class GlobalTable(Generic[K, V]):
@@ -339,30 +318,3 @@ class GlobalTable(Generic[K, V]):
     def name(self) -> str:
         """Name of the operator that gives the updates."""
         return self._flow.operator
-
-
-def kept_table(flow: Flow, name: str | None) -> Table[Any, Any]:
-    """Keep the last value of each key that flows here."""
-    flow = nullable_flow(flow)
-    step = flow.begin("table", name)
-    flow.key.check_key(step.name)
-    check_keyed(flow, "to_table", step.caller.origin)
-    operator = KeepTable(
-        **step.fields,
-        key_serde=serdes.key,
-        value_serde=flow.value.needed_serde(step.name, KEPT),
-    )
-    return Table(step.add(operator))
-
-
-def nullable_flow(flow: Flow) -> Flow:
-    """Let values be None."""
-    return replace(flow, value=nullable_known(flow.value))
-
-
-def nullable_known(known: Known) -> Known:
-    """Let values be None."""
-    serde = None if known.serde is None else nullable(known.serde)
-    if known.hint is Any or known.hint is type(None):
-        return replace(known, serde=serde)
-    return replace(known, hint=known.hint | None, serde=serde)

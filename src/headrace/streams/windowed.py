@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
-from headrace import serdes
 from headrace.columns import Measure, Schema
 from headrace.columns.functions import CellsOf
 from headrace.errors import TopologyError
-from headrace.serdes import serde_for
-from headrace.streams._records import no_method
-from headrace.streams.aggregates.descriptions import Gathering
-from headrace.streams.aggregates.windowed import WindowedGathered
+from headrace.streams.aggregates import (
+    Gathering,
+    by_windows,
+    gather_avg,
+    gather_collect,
+    gather_count,
+    gather_count_distinct,
+    gather_custom,
+    gather_extreme,
+    gather_reduce,
+    gather_sum,
+    gather_top,
+)
 from headrace.streams.columns import Row, cells_serde, results_of
-from headrace.streams.keyed import KeyedStream, Number
+from headrace.streams.flow import no_method
+from headrace.streams.outputs import written
 from headrace.streams.stream import Stream
-from headrace.streams.tables import Table
 from headrace.topology import (
-    CountWindow,
-    CountWindows,
     SessionWindow,
-    SessionWindows,
     SlidingWindow,
-    SlidingWindows,
     TimeWindow,
-    TimeWindows,
     ToStream,
     Windowed,
     WindowedSerde,
@@ -40,12 +45,11 @@ from headrace.topology.stages import gives_updates
 from headrace.topology.windows import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.serdes import Serde
-    from headrace.streams._options import WindowOptions
-    from headrace.streams.sources import Flow, Known, NextOperator
-    from headrace.topology import Accumulator, Emit, ErrorPolicy, WindowAggregate
+    from headrace.serdes import Serde, Serializer
+    from headrace.streams.flow import Flow, NextOperator, SinkOptions, WindowOptions
+    from headrace.streams.keyed import Number, Real
+    from headrace.streams.outputs import End
+    from headrace.topology import Accumulator, ErrorPolicy, WindowAggregate
     from headrace.topology.operators.windows import WindowEmit
     from headrace.topology.windows import Windows
 
@@ -54,16 +58,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 R = TypeVar("R")
 
-#: What gathers by each kind of window.
-_OPERATORS: dict[type[Windows], type[Any]] = {
-    CountWindows: CountWindow,
-    SessionWindows: SessionWindow,
-    SlidingWindows: SlidingWindow,
-    TimeWindows: TimeWindow,
-}
 
-
-class WindowedStream(WindowedGathered[K, V]):
+class WindowedStream(Generic[K, V]):
     """Records of each key in windows; made by :meth:`KeyedStream.window`.
 
     Every aggregate of a keyed stream is here too, and gives a :class:`WindowedTable`.
@@ -73,7 +69,8 @@ class WindowedStream(WindowedGathered[K, V]):
 
     def __init__(self, flow: Flow, windows: Windows, grace: timedelta) -> None:
         self._flow = flow
-        self._group: _Group[K, V] = _Group(flow, windows, milliseconds(grace, "grace"))
+        self._windows = windows
+        self._grace = milliseconds(grace, "grace")
 
     if not TYPE_CHECKING:
 
@@ -95,19 +92,40 @@ class WindowedStream(WindowedGathered[K, V]):
         >>> clicks.window(session(timedelta(minutes=30))).count()
         <windowed table 'count-clicks'>
         """
-        return self._table(self._gathering(emit).count(name=name))
+        return self._gather("count", gather_count, name, emit)
+
+    def count_distinct(
+        self,
+        selector: Callable[[V], object] | None = None,
+        *,
+        approximate: bool = False,
+        name: str | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, V, int]:
+        """Count the different values of each window; see :meth:`KeyedStream.count_distinct`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes, tumbling
+        >>> visits = StreamBuilder("job").source("visits", serdes.json)
+        >>> by_page = visits.key_by(lambda v: v["page"]).window(tumbling(timedelta(hours=1)))
+        >>> by_page.count_distinct(lambda v: v["user"], approximate=True)
+        <windowed table 'count_distinct-visits'>
+        """
+
+        def describe(step: NextOperator) -> Gathering:
+            return gather_count_distinct(step, selector, approximate=approximate)
+
+        return self._gather("count_distinct", describe, name, emit, on_error)
 
     @overload
     def sum(
-        self: WindowedStream[K, Number],
-        selector: None = None,
-        **options: Unpack[WindowOptions],
+        self: WindowedStream[K, Number], selector: None = None, **options: Unpack[WindowOptions]
     ) -> WindowedTable[K, Number, Number]: ...
     @overload
     def sum(
-        self,
-        selector: Callable[[V], Number],
-        **options: Unpack[WindowOptions],
+        self, selector: Callable[[V], Number], **options: Unpack[WindowOptions]
     ) -> WindowedTable[K, V, Number]: ...
     def sum(
         self,
@@ -128,8 +146,132 @@ class WindowedStream(WindowedGathered[K, V]):
         >>> by_item.window(windows).sum(lambda order: order["price"])
         <windowed table 'sum-orders'>
         """
-        group: KeyedStream[K, Any] = self._gathering(emit)
-        return self._table(group.sum(selector, name=name, on_error=on_error))
+        return self._gather("sum", lambda step: gather_sum(step, selector), name, emit, on_error)
+
+    @overload
+    def avg(
+        self: WindowedStream[K, Decimal], selector: None = None, **options: Unpack[WindowOptions]
+    ) -> WindowedTable[K, Decimal, Decimal]: ...
+    @overload
+    def avg(
+        self: WindowedStream[K, Real], selector: None = None, **options: Unpack[WindowOptions]
+    ) -> WindowedTable[K, Real, float]: ...
+    @overload
+    def avg(
+        self, selector: Callable[[V], Decimal], **options: Unpack[WindowOptions]
+    ) -> WindowedTable[K, V, Decimal]: ...
+    @overload
+    def avg(
+        self, selector: Callable[[V], float], **options: Unpack[WindowOptions]
+    ) -> WindowedTable[K, V, float]: ...
+    def avg(
+        self,
+        selector: Callable[[V], Any] | None = None,
+        *,
+        name: str | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, Any, Any]:
+        """Average the values of each window; see :meth:`KeyedStream.avg`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes, tumbling
+        >>> readings = StreamBuilder("job").source("readings", serdes.json)
+        >>> by_room = readings.key_by(lambda r: r["room"]).window(tumbling(timedelta(minutes=5)))
+        >>> by_room.avg(lambda reading: reading["degrees"])
+        <windowed table 'avg-readings'>
+        """
+        return self._gather("avg", lambda step: gather_avg(step, selector), name, emit, on_error)
+
+    def min(
+        self,
+        selector: Callable[[V], Any] | None = None,
+        *,
+        name: str | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, V, V]:
+        """Keep the value with the least number of each window; see :meth:`KeyedStream.min`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes, tumbling
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> by_item = orders.key_by(lambda o: o["item"]).window(tumbling(timedelta(days=1)))
+        >>> by_item.min(lambda order: order["price"])
+        <windowed table 'min-orders'>
+        """
+        return self._gather(
+            "min", lambda step: gather_extreme(step, "min", selector), name, emit, on_error
+        )
+
+    def max(
+        self,
+        selector: Callable[[V], Any] | None = None,
+        *,
+        name: str | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, V, V]:
+        """Keep the value with the greatest number of each window; see :meth:`KeyedStream.max`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes, tumbling
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> by_item = orders.key_by(lambda o: o["item"]).window(tumbling(timedelta(days=1)))
+        >>> by_item.max(lambda order: order["price"])
+        <windowed table 'max-orders'>
+        """
+        return self._gather(
+            "max", lambda step: gather_extreme(step, "max", selector), name, emit, on_error
+        )
+
+    def top(
+        self,
+        n: int,
+        selector: Callable[[V], Any] | None = None,
+        *,
+        name: str | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, V, list[V]]:
+        """Keep the values with the greatest numbers of each window; see :meth:`KeyedStream.top`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes, tumbling
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> by_item = orders.key_by(lambda o: o["item"]).window(tumbling(timedelta(days=1)))
+        >>> by_item.top(3, lambda order: order["price"])
+        <windowed table 'top-orders'>
+        """
+        return self._gather("top", lambda step: gather_top(step, n, selector), name, emit, on_error)
+
+    def collect(
+        self,
+        *,
+        distinct: bool = False,
+        limit: int | None = None,
+        name: str | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, V, list[V]]:
+        """Keep the values of each window as a list; see :meth:`KeyedStream.collect`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes, session
+        >>> clicks = StreamBuilder("job").source("clicks", serdes.string).key_by(str.lower)
+        >>> clicks.window(session(timedelta(minutes=30))).collect(limit=100)
+        <windowed table 'collect-clicks'>
+        """
+
+        def describe(step: NextOperator) -> Gathering:
+            return gather_collect(step, distinct=distinct, limit=limit)
+
+        return self._gather("collect", describe, name, emit, on_error)
 
     def reduce(
         self,
@@ -149,8 +291,8 @@ class WindowedStream(WindowedGathered[K, V]):
         >>> words.window(tumbling(timedelta(hours=1))).reduce(max)
         <windowed table 'reduce-words'>
         """
-        return self._table(
-            self._gathering(emit).reduce(function, name=name, serde=serde, on_error=on_error)
+        return self._gather(
+            "reduce", lambda step: gather_reduce(step, function, serde), name, emit, on_error
         )
 
     def aggregate(
@@ -184,17 +326,22 @@ class WindowedStream(WindowedGathered[K, V]):
         >>> windows.aggregate(Longest)
         <windowed table 'aggregate-words'>
         """
-        return self._table(
-            self._gathering(emit).aggregate(accumulator, name=name, serde=serde, on_error=on_error)
+        return self._gather(
+            "aggregate", lambda step: gather_custom(step, accumulator, serde), name, emit, on_error
         )
 
-    def _gathering(self, emit: WindowEmit) -> _Group[K, V]:
-        self._group.emit = emit
-        return self._group
-
-    def _table(self, table: Table[K, R]) -> WindowedTable[K, V, R]:
-        assert self._group.operator is not None
-        return WindowedTable(self._flow, table._flow, self._group.operator)  # noqa: SLF001 - its kin
+    def _gather(
+        self,
+        label: str,
+        describe: Callable[[NextOperator], Gathering],
+        name: str | None,
+        emit: WindowEmit,
+        on_error: ErrorPolicy = "fail",
+    ) -> WindowedTable[K, V, Any]:
+        step = self._flow.begin(label, name, on_error=on_error)
+        self._flow.key.check_key(step.name)
+        results, operator = by_windows(step, describe(step), self._windows, self._grace, emit)
+        return WindowedTable(self._flow, results, operator)
 
 
 class WindowedTable(Generic[K, V, R]):
@@ -265,6 +412,44 @@ class WindowedTable(Generic[K, V, R]):
         known = step.known(Windowed, values)
         return Stream(step.add(WithWindow(**step.fields), value=known))
 
+    @overload
+    def sink(
+        self,
+        topic: str | Callable[[R], str] | Callable[[K, R], str],
+        serializer: Serde[R] | Serializer[K, R] | Callable[[R], bytes],
+        **options: Unpack[SinkOptions],
+    ) -> End: ...
+    @overload
+    def sink(
+        self,
+        topic: str | Callable[[R], str] | Callable[[K, R], str],
+        serializer: Callable[[K, R], bytes],
+        **options: Unpack[SinkOptions],
+    ) -> End: ...
+    def sink(
+        self,
+        topic: str | Callable[..., str],
+        serializer: Serde[R] | Serializer[K, R] | Callable[..., bytes],
+        *,
+        topics: Iterable[str] = (),
+        key: Callable[..., object] | None = None,
+        partition: Callable[..., int] | None = None,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+    ) -> End:
+        """Write the results to a topic; nothing follows.
+
+        Takes what :meth:`Stream.sink` takes.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, serdes, tumbling
+        >>> words = StreamBuilder("job").source("words", serdes.string).key_by(str.lower)
+        >>> words.window(tumbling(timedelta(minutes=1))).count().sink("counts", serdes.json)
+        <end of 'sink-counts'>
+        """
+        return written(self._flow, topic, serializer, topics, key, partition, name, on_error)
+
     def late(self, *, name: str | None = None) -> Stream[K, V]:
         """Return the records that came too late for their windows, as they were.
 
@@ -293,72 +478,6 @@ class WindowedTable(Generic[K, V, R]):
         self._operator = replace(self._operator, value_serde=serde)
         self._flow.builder.replace(self._operator)
         return Stream(step.add(ToStream(**{**step.fields, "output": "late"})))
-
-
-class _Group(KeyedStream[K, V]):
-    """A keyed stream whose aggregates gather by windows."""
-
-    def __init__(self, flow: Flow, windows: Windows, grace: int) -> None:
-        super().__init__(flow)
-        self._windows = windows
-        self._grace = grace
-        #: When the next one gives results.
-        self.emit: WindowEmit = "close"
-        #: The last one made.
-        self.operator: WindowAggregate | None = None
-
-    def _gather(self, step: NextOperator, gathering: Gathering, emit: Emit) -> Table[K, Any]:
-        del emit
-        self._check(step)
-        self._check_merging(step, gathering)
-        gathering.check_travel(step, combined=False)
-        aggregation = gathering.aggregation
-        operator: WindowAggregate = _OPERATORS[type(self._windows)](
-            **step.fields,
-            aggregation=aggregation,
-            value_serde=_written(self._flow.value, aggregation.value_serde),
-            windows=self._windows,
-            grace=self._grace,
-            emit=self.emit,
-        )
-        self.operator = operator
-        return Table(step.add(operator, value=gathering.result))
-
-    def _check(self, step: NextOperator) -> None:
-        if self.emit not in ("close", "update"):
-            raise TopologyError(
-                f"operator '{step.name}' (made at {step.caller.origin}) has emit={self.emit!r}",
-                hint="emit is 'close' (one result per window) or 'update' (at every change)",
-            )
-        if type(self._windows) not in _OPERATORS:
-            raise TopologyError(
-                f"window at {step.caller.origin} needs windows, not {self._windows!r:.100}",
-                hint="give what tumbling, hopping, sliding, session or count_window makes",
-            )
-        if self._grace and isinstance(self._windows, CountWindows):
-            raise TopologyError(
-                f"window at {step.caller.origin} has grace={self._grace} ms, but it counts records",
-                hint="leave grace= out: nothing is late for windows that count records",
-            )
-
-    def _check_merging(self, step: NextOperator, gathering: Gathering) -> None:
-        fixed = isinstance(self._windows, TimeWindows | CountWindows)
-        if not (fixed or gathering.merges or gathering.aggregation.kind == "reduce"):
-            raise TopologyError(
-                f"operator '{step.name}' (made at {step.caller.origin}) gathers by windows that"
-                " are put together from parts, and its accumulator cannot merge",
-                hint="give the accumulator a merge(other) method",
-            )
-
-
-def _written(values: Known, chosen: Serde[Any]) -> Serde[Any]:
-    """Choose what writes records that travel one by one, as late ones do.
-
-    A count looks at no value, yet late ones are shown as they were where that is possible.
-    """
-    if chosen is not serdes.nothing:
-        return chosen
-    return values.serde or (None if values.hint is Any else serde_for(values.hint)) or chosen
 
 
 # Groups of columns in windows.
@@ -441,9 +560,10 @@ class WindowedGroups(WindowedStream[Any, Any]):
             value_serde=self._flow.value.serde_or_plain(),
             function=CellsOf(schema, chosen, self._keys.columns),
         )
-        group = self._gathering(emit)
-        table = group._gather(step, Gathering(aggregation, step.known(dict)), "update")  # noqa: SLF001 - its kin
-        return WindowedColumns(self._table(table), table._flow, self._keys, results)  # noqa: SLF001
+        gathering = Gathering(aggregation, step.known(dict))
+        flow, operator = by_windows(step, gathering, self._windows, self._grace, emit)
+        table: WindowedTable[Any, Any, Any] = WindowedTable(self._flow, flow, operator)
+        return WindowedColumns(table, flow, self._keys, results)
 
 
 class WindowedColumns:
@@ -471,6 +591,18 @@ class WindowedColumns:
         operator = WindowRows(**step.fields, keys=tuple(self._keys.names), results=self._results)
         known = replace(step.known(dict), columns=self._results)
         return Stream(step.add(operator, value=known))
+
+    def sink(
+        self,
+        topic: str | Callable[..., str],
+        serializer: Serde[Row] | Serializer[Any, Row] | Callable[..., bytes],
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> End:
+        """Write the results to a topic; nothing follows.  See :meth:`Stream.sink`."""
+        stream = self.to_stream(name=name and f"{name}-stream")
+        return stream.sink(topic, serializer, name=name, **options)
 
     def late(self, *, name: str | None = None) -> Stream[Any, Any]:
         """Return the records that came too late for their windows, as they were."""

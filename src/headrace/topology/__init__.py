@@ -53,7 +53,6 @@ from headrace.topology.operators.bolts import (
 from headrace.topology.operators.core import (
     Aggregate,
     Emit,
-    Filter,
     FlatMap,
     FlatMapValues,
     KeyBy,
@@ -70,13 +69,13 @@ from headrace.topology.operators.core import (
     Through,
     ThroughSource,
     ToStream,
+    Where,
     is_loop,
 )
 from headrace.topology.operators.flow import Branch, MapAsync, Merge, Output, Repartition
 from headrace.topology.operators.process import KeyedProcess, Process
 from headrace.topology.operators.tables import (
     ALONE,
-    FilterTable,
     ForeignKeyJoin,
     ForeignKeyRequests,
     GlobalTableJoin,
@@ -93,6 +92,7 @@ from headrace.topology.operators.tables import (
     StreamTableJoin,
     TableJoin,
     TimedJoin,
+    WhereTable,
     WindowJoin,
 )
 from headrace.topology.operators.windows import (
@@ -157,8 +157,6 @@ __all__ = [
     "Emit",
     "EntriesSerde",
     "ErrorPolicy",
-    "Filter",
-    "FilterTable",
     "Fired",
     "FlatMap",
     "FlatMapValues",
@@ -229,6 +227,8 @@ __all__ = [
     "TupleRow",
     "Tuples",
     "ValueState",
+    "Where",
+    "WhereTable",
     "WindowAggregate",
     "WindowJoin",
     "WindowState",

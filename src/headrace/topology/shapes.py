@@ -27,7 +27,7 @@ def state_shape(operator: Operator) -> dict[str, str]:
     >>> from headrace import StreamBuilder, serdes
     >>> builder = StreamBuilder("job")
     >>> words = builder.source("words", serdes.string).key_by(str.lower)
-    >>> words.count().to_stream().sink("counts", serdes.json)
+    >>> words.count().sink("counts", serdes.json)
     <end of 'sink-counts'>
     >>> state_shape(builder.build().operator("count-words"))
     {'operator': 'Aggregate', 'key': 'key', 'kind': 'count', 'state': 'int'}

@@ -143,11 +143,11 @@ class StagePlan:
     >>> from headrace import StreamBuilder, serdes
     >>> builder = StreamBuilder("word-count")
     >>> lines = builder.source("lines", serdes.string)
-    >>> lines.key_by(str.lower).count().to_stream().sink("counts", serdes.json)
+    >>> lines.key_by(str.lower).count().sink("counts", serdes.json)
     <end of 'sink-counts'>
     >>> plan = builder.build().plan
     >>> [[operator.name for operator in stage.operators] for stage in plan.stages]
-    [['source-lines', 'key_by-lines'], ['count-lines', 'to_stream-lines', 'sink-counts']]
+    [['source-lines', 'key_by-lines'], ['count-lines', 'sink-counts']]
     >>> plan.stage_of("sink-counts")
     1
     """

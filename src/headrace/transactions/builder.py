@@ -182,6 +182,7 @@ class _Compiling:
                 output=_output(taken.stream),
                 origin=taken.origin,
                 function=_record_of(declared, sink, taken, self._fields(taken)),
+                takes_key=True,
             )
             for taken in inputs
         ]

@@ -32,7 +32,7 @@ class Joining:
     windows: Span | None = None
     #: How much earlier and later the right record may be, ms.
     between: tuple[int, int] | None = None
-    #: ``where`` and ``equal_to``, or ``foreign_key``.
+    #: ``left_key`` and ``right_key``, or ``foreign_key``.
     keys: dict[str, Callable[..., Any]] = field(default_factory=dict)
     #: What the sides are, where that is said: ``table-table``.
     kind: str = ""
@@ -75,7 +75,10 @@ class Joining:
         elif found := _REFERS.fullmatch(part):
             self.keys["foreign_key"], self.kind = function(found[1]), "table-table"
         elif found := _ON.fullmatch(part):
-            self.keys |= {"where": function(f"v{found[1]}"), "equal_to": function(f"v{found[2]}")}
+            self.keys |= {
+                "left_key": function(f"v{found[1]}"),
+                "right_key": function(f"v{found[2]}"),
+            }
         elif part.startswith("window "):
             self.windows = window(part.removeprefix("window "), {})
         else:

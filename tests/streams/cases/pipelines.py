@@ -213,9 +213,9 @@ class Place:
         if self.building.params.get("null_value") == "dropped":
             # Of tables, None deletes.
             if not join.left_is_table:
-                self.stream = self.stream.filter(_PRESENT)
+                self.stream = self.stream.where(_PRESENT)
             if not join.tables:
-                join.right = join.right.filter(_PRESENT)
+                join.right = join.right.where(_PRESENT)
         self.stream = join.made(self.stream, self.building.params, joiner)
 
     def window(self, kind: str) -> None:

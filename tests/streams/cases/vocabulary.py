@@ -48,11 +48,11 @@ def _map(place: Place, call: Call) -> None:
     pairs = isinstance(chosen, OfRecord) and _PAIR.search(call.argument or "")
     place.call("map" if pairs else "map_values", chosen)
     if place.building.params.get("null_result") == "dropped":
-        place.call("filter", expression("v != null", ["v"]))
+        place.call("where", expression("v != null", ["v"]))
 
 
 def _filter_not(place: Place, call: Call) -> None:
-    place.call("filter", Not(function(call.argument)))
+    place.call("where", Not(function(call.argument)))
 
 
 class Not:
@@ -91,7 +91,7 @@ def _count(place: Place, call: Call) -> None:
         _distinct(place, Call(call.name, text.removeprefix("distinct").strip()))
         return
     if selects(text):
-        place.call("filter", Not(Absent(function(text))))
+        place.call("where", Not(Absent(function(text))))
     place.aggregate("count")
 
 
@@ -192,7 +192,7 @@ VOCABULARY: dict[str, Word] = {
     "mapValues": _values("map_values"),
     "flatMap": _values("flat_map_values"),
     "flatMapValues": _values("flat_map_values"),
-    "filter": _values("filter"),
+    "filter": _values("where"),
     "filterNot": _filter_not,
     "foreach": _values("peek"),
     "peek": _values("peek"),
@@ -223,8 +223,8 @@ VOCABULARY: dict[str, Word] = {
     "leftJoin": _join("left_join"),
     "outerJoin": _join("outer_join"),
     "fullJoin": _join("outer_join"),
-    "where": _side("where"),
-    "equalTo": _side("equal_to"),
+    "where": _side("left_key"),
+    "equalTo": _side("right_key"),
     "within": _span,
     "apply": _apply,
     "merge": _merge,

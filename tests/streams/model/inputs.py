@@ -82,7 +82,7 @@ def given(sent: Sequence[Sent]) -> Input:
     return found
 
 
-_STEPS = st.lists(st.sampled_from(["map", "filter", "flat_map", "key_by"]), max_size=3).map(tuple)
+_STEPS = st.lists(st.sampled_from(["map", "where", "flat_map", "key_by"]), max_size=3).map(tuple)
 _GRACE = st.sampled_from([0, 15, 60])
 _METHODS = st.sampled_from(["join", "left_join", "outer_join"])
 _SIMPLE = st.builds(Steps, st.sampled_from("ab").map(Source), _STEPS)

@@ -33,7 +33,7 @@ __all__ = ["FIXED", "SEED", "all_plans", "merged", "output", "records"]
 SEED = int(os.environ.get("MODEL_SEED", "0"))
 
 _A, _B = Source("a"), Source("b")
-_MERGED = Steps(Merged(_A, Steps(_B, ("flat_map",))), ("filter",))
+_MERGED = Steps(Merged(_A, Steps(_B, ("flat_map",))), ("where",))
 
 #: What random plans are made of, each once, and what feeds what.
 FIXED: tuple[Plan, ...] = (

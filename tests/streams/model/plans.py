@@ -162,8 +162,8 @@ class Steps(Results):
         for step in self.steps:
             if step == "map":
                 stream = stream.map_values(added)
-            elif step == "filter":
-                stream = stream.filter(kept)
+            elif step == "where":
+                stream = stream.where(kept)
             elif step == "flat_map":
                 stream = stream.flat_map_values(doubled)
             else:
@@ -175,7 +175,7 @@ class Steps(Results):
         for step in self.steps:
             if step == "map":
                 rows = [(at, row._replace(value=added(row.value))) for at, row in rows]
-            elif step == "filter":
+            elif step == "where":
                 rows = [(at, row) for at, row in rows if kept(row.value)]
             elif step == "flat_map":
                 rows = [

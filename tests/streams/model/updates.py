@@ -41,7 +41,7 @@ class Latest(Updates):
     kind: str
 
     def stream(self, made: dict[str, Any], builder: StreamBuilder) -> Any:
-        kept = self.parent.stream(made, builder).filter(wanted)
+        kept = self.parent.stream(made, builder).where(wanted)
         return folded(kept.group_by_key(), self.kind).to_stream()
 
     def expected(self, given: Input) -> list[tuple[int, Record]]:
@@ -57,7 +57,7 @@ class Retracted(Updates):
     second: str
 
     def stream(self, made: dict[str, Any], builder: StreamBuilder) -> Any:
-        kept = self.parent.stream(made, builder).filter(wanted)
+        kept = self.parent.stream(made, builder).where(wanted)
         rows = folded(kept.group_by_key(), self.first).to_stream()
         return folded(rows.key_by(third), self.second).to_stream()
 
@@ -88,7 +88,7 @@ class Columns(Updates):
     parent: Plan
 
     def stream(self, made: dict[str, Any], builder: StreamBuilder) -> Any:
-        kept = self.parent.stream(made, builder).filter(wanted).map_values(reading)
+        kept = self.parent.stream(made, builder).where(wanted).map_values(reading)
         grouped = kept.where(col("value") > 1).group_by("group")
         table = grouped.agg(n=count(), total=total("value"), most=greatest("value"))
         return table.to_stream().map_values(measures)

@@ -33,7 +33,6 @@ from headrace.runtime.state.layouts import LatestLayout, RowLayout
 from headrace.runtime.user_code import UserFunction, writing
 from headrace.topology.operators.tables import (
     ALONE,
-    FilterTable,
     ForeignKeyJoin,
     ForeignKeyRequests,
     GlobalTableJoin,
@@ -46,6 +45,7 @@ from headrace.topology.operators.tables import (
     SessionJoin,
     StreamTableJoin,
     TableJoin,
+    WhereTable,
     WindowJoin,
 )
 
@@ -211,10 +211,10 @@ class MapTableProcessor(Processor[MapTable]):
         return kept.with_values(results)
 
 
-class FilterTableProcessor(Processor[FilterTable]):
+class WhereTableProcessor(Processor[WhereTable]):
     """Makes deletes of the rows that are not wanted."""
 
-    def __init__(self, operator: FilterTable, context: ProcessorContext) -> None:
+    def __init__(self, operator: WhereTable, context: ProcessorContext) -> None:
         super().__init__(operator, context)
         self._function = UserFunction(operator, operator.function, context.locator)
 
@@ -555,7 +555,7 @@ class BroadcastEdge(RecordEdge):
 
 #: Operator to processor.
 JOINS: dict[type[Operator], type[Processor[Any]]] = {
-    FilterTable: FilterTableProcessor,
+    WhereTable: WhereTableProcessor,
     ForeignKeyJoin: ForeignKeyJoinProcessor,
     ForeignKeyRequests: ForeignKeyRequestsProcessor,
     GlobalTableJoin: GlobalTableJoinProcessor,

@@ -44,7 +44,7 @@ class TestState(StateLook):
     >>> builder = StreamBuilder("job")
     >>> words = builder.source("words", serdes.string).key_by(lambda word: word)
     >>> minutes = words.window(tumbling(timedelta(minutes=1))).count(name="minutes")
-    >>> minutes.to_stream().sink("counts", serdes.int)
+    >>> minutes.sink("counts", serdes.int)
     <end of 'sink-counts'>
     >>> with TopologyTestDriver(builder.build()) as driver:
     ...     driver.input("words", serdes.string).pipe(["to", "be", "to"])
@@ -99,7 +99,7 @@ class TopologyTestDriver:
     >>> builder = StreamBuilder("word-count")
     >>> lines = builder.source("lines", serdes.string)
     >>> words = lines.flat_map_values(str.split).key_by(lambda word: word)
-    >>> words.count().to_stream().sink("counts", serdes.json)
+    >>> words.count().sink("counts", serdes.json)
     <end of 'sink-counts'>
     >>> with TopologyTestDriver(builder.build()) as driver:
     ...     driver.input("lines", serdes.string).send("to be or not to be")

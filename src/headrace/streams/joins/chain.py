@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
@@ -12,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overl
 from headrace import serdes
 from headrace.errors import TopologyError
 from headrace.serdes.inference import hint_name, result_hint
-from headrace.streams._records import no_method
-from headrace.streams.sources import accepts, check_function
+from headrace.streams.flow import accepts, check_function, no_method
 from headrace.topology import (
     ALONE,
     IntervalJoin,
@@ -28,12 +28,15 @@ from headrace.topology.callers import caller
 from headrace.topology.windows import SessionWindows, TimeWindows
 
 if TYPE_CHECKING:
-    from headrace.streams._options import ValueOptions
+    from headrace.streams.flow import Flow, NextOperator, ValueOptions
     from headrace.streams.joins.results import JoinedStream
-    from headrace.streams.sources import Flow, NextOperator
     from headrace.topology import ErrorPolicy, JoinKind, Origin
     from headrace.topology.callers import Caller
     from headrace.topology.windows import Windows
+
+
+#: Why values of both sides need a serde.
+KEPT = "keeps them in its state"
 
 
 # What joins ask of their sides: keys that can be equal, and a function that takes both.
@@ -90,7 +93,7 @@ def check_keyed(flow: Flow, what: str, origin: Origin) -> None:
     if flow.key.hint is type(None):
         raise TopologyError(
             f"{what} at {origin} needs records with keys, and '{flow.operator}' gives none",
-            hint="name the key with key_by(...), or in a join with where and equal_to; keys of"
+            hint="name the key with key_by(...), or in a join with left_key and right_key; keys of"
             " messages are read by serdes.with_key(...)",
         )
 
@@ -133,7 +136,7 @@ def check_key_types(left: Flow, right: Flow, origin: Origin) -> None:
             f"the join at {origin} can find no pair: '{left.operator}' gives keys of type"
             f" {hint_name(left.key.hint)}, '{right.operator}' of type {hint_name(right.key.hint)}",
             hint="1, 1.0, True and '1' are four keys: let both sides give one type, for example"
-            " by where(...).equal_to(...)",
+            " by left_key(...).right_key(...)",
         )
 
 
@@ -265,8 +268,8 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         self._left = left
         self._right = right
         self._kind: JoinKind = kind
-        self._where: Callable[[Any], Any] | None = None
-        self._equal_to: Callable[[Any], Any] | None = None
+        self._left_key: Callable[[Any], Any] | None = None
+        self._right_key: Callable[[Any], Any] | None = None
         self._span = _Span()
         self._grace = 0
 
@@ -278,7 +281,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         def __getattr__(self, name: str) -> NoReturn:
             raise no_method(self, name)
 
-    def where(self, selector: Callable[[V], K2]) -> StreamJoin[K2, V, V2, L, R]:
+    def left_key(self, selector: Callable[[V], K2]) -> StreamJoin[K2, V, V2, L, R]:
         """Name the left side's key; without it the records' own keys meet.
 
         Parameters
@@ -287,10 +290,10 @@ class StreamJoin(Generic[K, V, V2, L, R]):
             Takes a left value, gives the key.
         """
         made: StreamJoin[K2, V, V2, L, R] = self._copy()
-        made._where = selector
+        made._left_key = selector
         return made
 
-    def equal_to(self, selector: Callable[[V2], K]) -> StreamJoin[K, V, V2, L, R]:
+    def right_key(self, selector: Callable[[V2], K]) -> StreamJoin[K, V, V2, L, R]:
         """Name the right side's key.
 
         Parameters
@@ -299,7 +302,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
             Takes a right value, gives the key.
         """
         made: StreamJoin[K, V, V2, L, R] = self._copy()
-        made._equal_to = selector
+        made._right_key = selector
         return made
 
     def within(
@@ -372,15 +375,11 @@ class StreamJoin(Generic[K, V, V2, L, R]):
 
     @overload
     def apply(
-        self,
-        joiner: Callable[[L, R], Out],
-        **options: Unpack[ValueOptions[Out]],
+        self, joiner: Callable[[L, R], Out], **options: Unpack[ValueOptions[Out]]
     ) -> JoinedStream[K, Out]: ...
     @overload
     def apply(
-        self,
-        joiner: Callable[[K, L, R], Out],
-        **options: Unpack[ValueOptions[Out]],
+        self, joiner: Callable[[K, L, R], Out], **options: Unpack[ValueOptions[Out]]
     ) -> JoinedStream[K, Out]: ...
     def apply(
         self,
@@ -418,8 +417,8 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         >>> payments = builder.source("payments", serdes.json)
         >>> (
         ...     orders.left_join(payments)
-        ...     .where(lambda order: order["id"])
-        ...     .equal_to(lambda payment: payment["order"])
+        ...     .left_key(lambda order: order["id"])
+        ...     .right_key(lambda payment: payment["order"])
         ...     .within(timedelta(minutes=10))
         ...     .apply(lambda order, payment: {**order, "paid": payment is not None})
         ... )
@@ -446,18 +445,18 @@ class StreamJoin(Generic[K, V, V2, L, R]):
     def described(
         self,
         *,
-        where: Callable[[Any], Any] | None = None,
-        equal_to: Callable[[Any], Any] | None = None,
+        left_key: Callable[[Any], Any] | None = None,
+        right_key: Callable[[Any], Any] | None = None,
         within: timedelta | tuple[timedelta, timedelta] | None = None,
         window: Windows | None = None,
         grace: timedelta = timedelta(0),
     ) -> StreamJoin[Any, V, V2, L, R]:
         """Take what the short form of a join says at once."""
         made: StreamJoin[Any, V, V2, L, R] = self._copy()
-        if where is not None:
-            made = made.where(where)
-        if equal_to is not None:
-            made = made.equal_to(equal_to)
+        if left_key is not None:
+            made = made.left_key(left_key)
+        if right_key is not None:
+            made = made.right_key(right_key)
         if within is not None:
             made = made.within(*within) if isinstance(within, tuple) else made.within(within)
         if window is not None:
@@ -465,38 +464,34 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         return made.grace(grace)
 
     def _copy(self) -> StreamJoin[Any, V, V2, L, R]:
-        made: StreamJoin[Any, V, V2, L, R] = StreamJoin(self._left, self._right, self._kind)
-        made._where, made._equal_to = self._where, self._equal_to
-        made._span, made._grace = self._span, self._grace
-        return made
+        return copy(self)
 
     def _keyed_sides(self, on_error: ErrorPolicy) -> tuple[Flow, Flow]:
         made_by = caller()
         check_one_builder(self._left, self._right, made_by.origin)
-        if (self._where is None) != (self._equal_to is None):
-            given, missing = "where(...)", "equal_to(...)"
-            if self._where is None:
+        if (self._left_key is None) != (self._right_key is None):
+            given, missing = "left_key(...)", "right_key(...)"
+            if self._left_key is None:
                 given, missing = missing, given
             raise TopologyError(
                 f"the join at {made_by.origin} has {given} but no {missing}",
                 hint="name the key of both sides, or of none where the records have it already",
             )
-        left = keyed_side(self._left, self._where, made_by, on_error)
-        right = keyed_side(self._right, self._equal_to, made_by, on_error)
+        left = keyed_side(self._left, self._left_key, made_by, on_error)
+        right = keyed_side(self._right, self._right_key, made_by, on_error)
         check_key_types(left, right, made_by.origin)
         return left, right
 
     def _kept(self, step: NextOperator, left: Flow, right: Flow) -> str:
         """Add the operator that keeps both sides, or find one that does so already."""
-        why = "keeps them in its state"
         bounds: dict[str, Any] = dict(self._span.bounds)
         if self._span.operator is not LatestJoin:
             bounds["grace"] = self._grace
         wanted = self._span.operator(
             **{**step.fields, "parents": (left.operator, right.operator)},
             key_serde=serdes.key,
-            left_serde=left.value.needed_serde(step.name, why),
-            right_serde=right.value.needed_serde(step.name, why),
+            left_serde=left.value.needed_serde(step.name, KEPT),
+            right_serde=right.value.needed_serde(step.name, KEPT),
             alone=ALONE[self._kind],
             **bounds,
         )

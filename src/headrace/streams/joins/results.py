@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import TopologyError
+from headrace.streams.flow import Known
 from headrace.streams.keyed import KeyedStream
-from headrace.streams.sources import Known
 from headrace.topology import TimedJoin, ToStream
 
 if TYPE_CHECKING:
-    from headrace.streams.sources import Flow
+    from headrace.streams.flow import Flow
     from headrace.streams.stream import Stream
 
 

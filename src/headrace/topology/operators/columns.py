@@ -37,7 +37,7 @@ class Select(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where(Operator):
+class WhereColumns(Operator):
     """Keeps the records for which a condition is true."""
 
     label: ClassVar[str] = "where"

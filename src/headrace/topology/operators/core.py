@@ -176,12 +176,14 @@ class Source(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map(Operator):
-    """Replaces key and value by the pair that ``function(key, value)`` gives."""
+    """Replaces key and value by the pair that ``function(value)`` gives."""
 
     label: ClassVar[str] = "map"
     changes_key: ClassVar[bool] = True
 
     function: Function
+    #: The function takes key and value.
+    takes_key: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,12 +199,14 @@ class MapValues(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMap(Operator):
-    """Gives any number of records: the pairs that ``function(key, value)`` yields."""
+    """Gives any number of records: the pairs that ``function(value)`` yields."""
 
     label: ClassVar[str] = "flat_map"
     changes_key: ClassVar[bool] = True
 
     function: Callable[..., Iterable[Any]]
+    #: The function takes key and value.
+    takes_key: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,10 +221,10 @@ class FlatMapValues(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter(Operator):
+class Where(Operator):
     """Keeps the records for which ``function(value)`` is true."""
 
-    label: ClassVar[str] = "filter"
+    label: ClassVar[str] = "where"
 
     function: Function
     #: The function takes key and value.

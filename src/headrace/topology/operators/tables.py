@@ -228,10 +228,10 @@ class MapTable(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilterTable(Operator):
+class WhereTable(Operator):
     """Deletes the keys whose value ``function(value)`` does not find true."""
 
-    label: ClassVar[str] = "filter"
+    label: ClassVar[str] = "where"
 
     function: Callable[..., Any]
 

@@ -1,36 +1,44 @@
-"""Aggregations as the front doors describe them: the same for keyed and for windowed streams."""
+"""Aggregations: what they are described by, the same for keyed and for windowed streams."""
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace import serdes
 from headrace.errors import HeadraceError, TopologyError
 from headrace.serdes.inference import hint_name, result_hint, serde_for
-from headrace.streams.sources import check_function
-from headrace.streams.stream import Stream
+from headrace.streams.flow import check_function
 from headrace.topology import (
     Accumulator,
     AccumulatorSerde,
+    Aggregate,
     Aggregation,
     Copies,
+    CountWindow,
+    CountWindows,
     EntriesSerde,
+    SessionWindow,
+    SessionWindows,
+    SlidingWindow,
+    SlidingWindows,
+    TimeWindow,
+    TimeWindows,
     mergeable,
 )
 from headrace.topology.accumulators import removable
+from headrace.topology.stages import gives_updates
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams._options import AggregateOptions
-    from headrace.streams.sources import Known, NextOperator
-    from headrace.streams.tables import Table
-    from headrace.topology import Emit, ErrorPolicy
+    from headrace.streams.flow import Flow, Known, NextOperator
+    from headrace.topology import Emit, ErrorPolicy, WindowAggregate
     from headrace.topology.aggregations import AggregationKind
+    from headrace.topology.operators.windows import WindowEmit
+    from headrace.topology.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,262 +290,106 @@ def _check_state(
         ) from error
 
 
-# Aggregates of a keyed stream besides count, sum, reduce and aggregate.
-
-K = TypeVar("K")
-V = TypeVar("V")
-Real = TypeVar("Real", bound=float)
+# Aggregations as operators: running ones, and ones of windows.
 
 
-class Gathered(Stream[K, V]):
-    """What a keyed stream gathers of its records."""
+def running(
+    flow: Flow,
+    label: str,
+    describe: Callable[[NextOperator], Gathering],
+    name: str | None,
+    emit: Emit,
+    on_error: ErrorPolicy,
+) -> Flow:
+    """Add an aggregate that goes on for ever.
 
-    def count_distinct(
-        self,
-        selector: Callable[[V], object] | None = None,
-        *,
-        approximate: bool = False,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
-    ) -> Table[K, int]:
-        """Count the different values of each key, or different results of a selector.
+    Raises
+    ------
+    TopologyError
+        It cannot gather what flows here, or keys cannot travel.
+    """
+    step = flow.begin(label, name, on_error=on_error)
+    if emit not in ("update", "each"):
+        raise TopologyError(
+            f"{label} at {step.caller.origin} has emit={emit!r}",
+            hint="emit is 'update' (latest result per key and batch) or 'each' (one per record)",
+        )
+    flow.key.check_key(step.name)
+    gathering = describe(step)
+    if gives_updates(flow.builder.operators, flow.operator):
+        gathering = of_updates(gathering, step, emit)
+    gathering.check_travel(step, combined=emit == "update" and gathering.merges)
+    operator = Aggregate(
+        **step.fields, aggregation=gathering.aggregation, key_serde=serdes.key, emit=emit
+    )
+    return step.add(operator, value=gathering.result)
 
-        Values are told apart as keys are: ``1``, ``1.0`` and ``True`` are three.
 
-        Parameters
-        ----------
-        selector
-            Takes the value, gives plain data that identifies it; without it the value does.
-        approximate
-            Estimate with HyperLogLog: at most 4 KiB of state for each key, with a standard error
-            of 1.6 %.  The exact count keeps each different value, and writes all of a key when
-            one joins.
-        name
-            Name of the operator and of its state store.
-        emit
-            ``"update"`` or ``"each"``.
-        on_error
-            ``"fail"``, ``"skip"`` or ``"topic:NAME"``, as for :meth:`KeyedStream.sum`.
+#: What gathers by each kind of window.
+_OPERATORS: dict[type[Windows], type[Any]] = {
+    CountWindows: CountWindow,
+    SessionWindows: SessionWindow,
+    SlidingWindows: SlidingWindow,
+    TimeWindows: TimeWindow,
+}
 
-        Raises
-        ------
-        TopologyError
-            The values are of a known type that is not plain data.
 
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> visits = StreamBuilder("job").source("visits", serdes.json)
-        >>> visits.key_by(lambda v: v["page"]).count_distinct(lambda v: v["user"])
-        <table 'count_distinct-visits'>
-        """
-        step = self._aggregate_step("count_distinct", name, emit, on_error)
-        return self._gather(
-            step, gather_count_distinct(step, selector, approximate=approximate), emit
+def by_windows(
+    step: NextOperator, gathering: Gathering, windows: Windows, grace: int, emit: WindowEmit
+) -> tuple[Flow, WindowAggregate]:
+    """Add an aggregate that has a result for each window.
+
+    Raises
+    ------
+    TopologyError
+        These windows cannot gather that.
+    """
+    _check_windows(step, gathering, windows, grace, emit)
+    gathering.check_travel(step, combined=False)
+    aggregation = gathering.aggregation
+    operator: WindowAggregate = _OPERATORS[type(windows)](
+        **step.fields,
+        aggregation=aggregation,
+        value_serde=_written(step.flow.value, aggregation.value_serde),
+        windows=windows,
+        grace=grace,
+        emit=emit,
+    )
+    return step.add(operator, value=gathering.result), operator
+
+
+def _check_windows(
+    step: NextOperator, gathering: Gathering, windows: Windows, grace: int, emit: str
+) -> None:
+    if emit not in ("close", "update"):
+        raise TopologyError(
+            f"operator '{step.name}' (made at {step.caller.origin}) has emit={emit!r}",
+            hint="emit is 'close' (one result per window) or 'update' (at every change)",
+        )
+    if type(windows) not in _OPERATORS:
+        raise TopologyError(
+            f"window at {step.caller.origin} needs windows, not {windows!r:.100}",
+            hint="give what tumbling, hopping, sliding, session or count_window makes",
+        )
+    if grace and isinstance(windows, CountWindows):
+        raise TopologyError(
+            f"window at {step.caller.origin} has grace={grace} ms, but it counts records",
+            hint="leave grace= out: nothing is late for windows that count records",
+        )
+    fixed = isinstance(windows, TimeWindows | CountWindows)
+    if not (fixed or gathering.merges or gathering.aggregation.kind == "reduce"):
+        raise TopologyError(
+            f"operator '{step.name}' (made at {step.caller.origin}) gathers by windows that"
+            " are put together from parts, and its accumulator cannot merge",
+            hint="give the accumulator a merge(other) method",
         )
 
-    @overload
-    def avg(
-        self: Gathered[K, Decimal],
-        selector: None = None,
-        **options: Unpack[AggregateOptions],
-    ) -> Table[K, Decimal]: ...
-    @overload
-    def avg(
-        self: Gathered[K, Real],
-        selector: None = None,
-        **options: Unpack[AggregateOptions],
-    ) -> Table[K, float]: ...
-    @overload
-    def avg(
-        self,
-        selector: Callable[[V], Decimal],
-        **options: Unpack[AggregateOptions],
-    ) -> Table[K, Decimal]: ...
-    @overload
-    def avg(
-        self,
-        selector: Callable[[V], float],
-        **options: Unpack[AggregateOptions],
-    ) -> Table[K, float]: ...
-    def avg(
-        self,
-        selector: Callable[[V], Any] | None = None,
-        *,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
-    ) -> Table[K, Any]:
-        """Average the values of each key, or the numbers that a selector finds in them.
 
-        Number and sum are kept, so the average of integers is the float nearest to the true one,
-        and that of decimals is exact to 28 digits.
+def _written(values: Known, chosen: Serde[Any]) -> Serde[Any]:
+    """Choose what writes records that travel one by one, as late ones do.
 
-        Parameters
-        ----------
-        selector
-            Takes the value, gives the number; without it the value is the number.
-        name
-            Name of the operator and of its state store.
-        emit
-            ``"update"`` or ``"each"``.
-        on_error
-            ``"fail"``, ``"skip"`` or ``"topic:NAME"``, as for :meth:`KeyedStream.sum`.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> orders = StreamBuilder("job").source("orders", serdes.json)
-        >>> orders.key_by(lambda order: order["item"]).avg(lambda order: order["price"])
-        <table 'avg-orders'>
-        """
-        step = self._aggregate_step("avg", name, emit, on_error)
-        return self._gather(step, gather_avg(step, selector), emit)
-
-    def min(
-        self,
-        selector: Callable[[V], Any] | None = None,
-        *,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
-    ) -> Table[K, V]:
-        """Keep the value with the least result of a selector; of equal ones the first.
-
-        Parameters
-        ----------
-        selector
-            Takes the value, gives what is compared; without it the values are compared.
-        name
-            Name of the operator and of its state store.
-        emit
-            ``"update"`` or ``"each"``.
-        on_error
-            ``"fail"``, ``"skip"`` or ``"topic:NAME"``, as for :meth:`KeyedStream.sum`.
-
-        Raises
-        ------
-        TopologyError
-            The values are of a known type for which there is no serde.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> orders = StreamBuilder("job").source("orders", serdes.json)
-        >>> orders.key_by(lambda order: order["item"]).min(lambda order: order["price"])
-        <table 'min-orders'>
-        """
-        step = self._aggregate_step("min", name, emit, on_error)
-        return self._gather(step, gather_extreme(step, "min", selector), emit)
-
-    def max(
-        self,
-        selector: Callable[[V], Any] | None = None,
-        *,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
-    ) -> Table[K, V]:
-        """Keep the value with the greatest result of a selector; of equal ones the first.
-
-        Takes what :meth:`min` takes.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> orders = StreamBuilder("job").source("orders", serdes.json)
-        >>> orders.key_by(lambda order: order["item"]).max(lambda order: order["price"])
-        <table 'max-orders'>
-        """
-        step = self._aggregate_step("max", name, emit, on_error)
-        return self._gather(step, gather_extreme(step, "max", selector), emit)
-
-    def top(
-        self,
-        n: int,
-        selector: Callable[[V], Any] | None = None,
-        *,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
-    ) -> Table[K, list[V]]:
-        """Keep the values with the greatest results of a selector, best first.
-
-        Parameters
-        ----------
-        n
-            How many; of equal ones the first.
-        selector
-            Takes the value, gives what is compared; without it the values are compared.
-        name
-            Name of the operator and of its state store.
-        emit
-            ``"update"`` or ``"each"``.
-        on_error
-            ``"fail"``, ``"skip"`` or ``"topic:NAME"``, as for :meth:`KeyedStream.sum`.
-
-        Raises
-        ------
-        TopologyError
-            ``n`` is not positive, or the values are of a known type for which there is no serde.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> orders = StreamBuilder("job").source("orders", serdes.json)
-        >>> orders.key_by(lambda order: order["item"]).top(3, lambda order: order["price"])
-        <table 'top-orders'>
-        """
-        step = self._aggregate_step("top", name, emit, on_error)
-        return self._gather(step, gather_top(step, n, selector), emit)
-
-    def collect(
-        self,
-        *,
-        distinct: bool = False,
-        limit: int | None = None,
-        name: str | None = None,
-        emit: Emit = "update",
-        on_error: ErrorPolicy = "fail",
-    ) -> Table[K, list[V]]:
-        """Keep the values of each key as a list, in the order of arrival at the broker.
-
-        The whole list of a key is written when a value joins: give a limit where lists grow.
-
-        Parameters
-        ----------
-        distinct
-            Keep each value once; values are the same when their serde writes the same bytes.
-        limit
-            Keep no more than the first so many.
-        name
-            Name of the operator and of its state store.
-        emit
-            ``"update"`` or ``"each"``.
-        on_error
-            ``"fail"``, ``"skip"`` or ``"topic:NAME"``, as for :meth:`KeyedStream.sum`.
-
-        Raises
-        ------
-        TopologyError
-            The limit is not positive, or the values are of a known type for which there is no
-            serde.
-
-        Examples
-        --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> words = StreamBuilder("job").source("words", serdes.string)
-        >>> words.key_by(len).collect(distinct=True, limit=100)
-        <table 'collect-words'>
-        """
-        step = self._aggregate_step("collect", name, emit, on_error)
-        return self._gather(step, gather_collect(step, distinct=distinct, limit=limit), emit)
-
-    def _aggregate_step(
-        self, label: str, name: str | None, emit: str, on_error: ErrorPolicy = "fail"
-    ) -> NextOperator:
-        raise NotImplementedError
-
-    def _gather(self, step: NextOperator, gathering: Gathering, emit: Emit) -> Table[K, Any]:
-        raise NotImplementedError
+    A count looks at no value, yet late ones are shown as they were where that is possible.
+    """
+    if chosen is not serdes.nothing:
+        return chosen
+    return values.serde or (None if values.hint is Any else serde_for(values.hint)) or chosen

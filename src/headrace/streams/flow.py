@@ -1,0 +1,317 @@
+"""A place in the graph of one builder, and what all operators that are added there have in common."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+
+from headrace.errors import TopologyError
+from headrace.serdes import Serde, plain, serde_for
+from headrace.serdes.inference import hint_name
+from headrace.serdes.messages import required_parameters
+from headrace.topology import Origin, RecordFunction
+from headrace.topology.callers import Caller, caller
+
+if TYPE_CHECKING:
+    from headrace.columns import Schema
+    from headrace.streams.builder import StreamBuilder
+    from headrace.topology import Emit, ErrorPolicy, Operator
+    from headrace.topology.operators.windows import WindowEmit
+    from headrace.topology.windows import Windows
+
+
+# What the front door learns from a call: the user's line, and whether a function fits.
+
+
+def check_record_function(
+    label: str, function: object, origin: Origin, *, awaits: bool = False
+) -> bool:
+    """Refuse what takes neither a value nor key and value; tell whether it takes the key.
+
+    A function with two required positional parameters takes key and value, any other the value.
+
+    Raises
+    ------
+    TopologyError
+        It is not callable, takes other arguments, or is a coroutine function where none is
+        awaited.
+    """
+    takes_key = callable(function) and required_parameters(function) == 2
+    parameters = ("key", "value") if takes_key else ("value",)
+    check_function(label, function, parameters, origin, awaits=awaits)
+    return takes_key
+
+
+def record_function(label: str, function: Callable[..., Any], origin: Origin) -> RecordFunction:
+    """Make a part of an operator of a function of the value, or of key and value."""
+    return RecordFunction(function, check_record_function(label, function, origin))
+
+
+def check_function(
+    label: str,
+    function: object,
+    parameters: tuple[str, ...],
+    origin: Origin,
+    *,
+    awaits: bool = False,
+) -> None:
+    """Refuse what cannot be called with an operator's arguments.
+
+    Raises
+    ------
+    TopologyError
+        It is not callable, takes other arguments, or is a coroutine function.
+    """
+    call = f"function({', '.join(parameters)})"
+    if not callable(function):
+        raise TopologyError(
+            f"{label} at {origin} needs a function, not {function!r:.100}",
+            hint=f"it is called as {call}",
+        )
+    if inspect.iscoroutinefunction(function) and not awaits:
+        raise TopologyError(
+            f"{label} at {origin} cannot await {_name(function)}, a coroutine function",
+            hint="pass an ordinary function, or call it with map_async",
+        )
+    if not accepts(function, len(parameters)):
+        raise TopologyError(
+            f"{label} at {origin} calls {call}, which {_name(function)} does not accept",
+            hint=f"give it {len(parameters)} positional parameter"
+            + ("s" if len(parameters) > 1 else ""),
+        )
+
+
+def accepts(function: Callable[..., Any], count: int) -> bool:
+    """Tell whether a function can be called with so many arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _name(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return str(name).rpartition("<locals>.")[2]
+
+
+# What all streams share: a place in the graph, and what is known of keys and values there.
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the keys, or the values, that an operator gives."""
+
+    hint: Any = Any
+    #: Declared with ``serde=``, or that of the source.
+    serde: Serde[Any] | None = None
+    #: The operator that made them.
+    operator: str = ""
+    origin: Origin | None = None
+    #: Columns of what operators over columns give; elsewhere they follow from serde or type.
+    columns: Schema | None = None
+
+    def serde_or_plain(self) -> Serde[Any]:
+        """Return the serde for them, plain data where none is known."""
+        return self.serde or serde_for(self.hint) or plain
+
+    def needed_serde(self, needer: str, why: str) -> Serde[Any]:
+        """Return the serde for them.
+
+        Raises
+        ------
+        TopologyError
+            Their type is known and has no serde.
+        """
+        serde = self.serde or serde_for(self.hint)
+        if serde is None:
+            kind = hint_name(self.hint)
+            raise TopologyError(
+                f"operator '{self.operator}' (made at {self.origin}) gives values of type {kind},"
+                f" and '{needer}' {why}, but no serde is known for {kind}",
+                hint=f"name one where the values are made: serde=serdes.json_of({kind}), or a"
+                " serde of your own",
+            )
+        return serde
+
+    def check_key(self, needer: str) -> None:
+        """Refuse keys of a known type that is not plain data.
+
+        Raises
+        ------
+        TopologyError
+            Their type is known and has no canonical encoding.
+        """
+        if serde_for(self.hint) is None:
+            kind = hint_name(self.hint)
+            raise TopologyError(
+                f"operator '{self.operator}' (made at {self.origin}) gives keys of type {kind},"
+                f" which '{needer}' cannot route: keys are plain data, so that equal keys have"
+                " equal bytes; no serde= changes that",
+                hint=f"key by something plain that identifies the {kind}: a str, an int, a tuple"
+                " of such",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A place in the graph of one builder."""
+
+    builder: StreamBuilder
+    #: The operator whose records flow here.
+    operator: str
+    #: Source that names derive from.
+    place: str
+    key: Known = field(default_factory=Known)
+    value: Known = field(default_factory=Known)
+
+    def begin(
+        self,
+        label: str,
+        name: str | None,
+        origin: Caller | None = None,
+        *,
+        on_error: ErrorPolicy = "fail",
+    ) -> NextOperator:
+        """Start an operator that takes what flows here."""
+        made_by = caller() if origin is None else origin
+        return NextOperator(self, self.builder.name_for(label, self.place, name), made_by, on_error)
+
+
+@dataclass(frozen=True, slots=True)
+class NextOperator:
+    """An operator about to be added."""
+
+    flow: Flow
+    name: str
+    caller: Caller
+    on_error: ErrorPolicy = "fail"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that every operator has."""
+        return {
+            "name": self.name,
+            "parents": (self.flow.operator,),
+            "origin": self.caller.origin,
+            "on_error": self.on_error,
+        }
+
+    def known(self, hint: Any, serde: Serde[Any] | None = None) -> Known:
+        """Describe keys or values that this operator makes."""
+        return Known(hint, serde, self.name, self.caller.origin)
+
+    def add(
+        self, operator: Operator, *, key: Known | None = None, value: Known | None = None
+    ) -> Flow:
+        """Add the operator and give the place behind it; what is not given stays as it was."""
+        self.flow.builder.add(operator)
+        return replace(
+            self.flow,
+            operator=operator.name,
+            key=self.flow.key if key is None else key,
+            value=self.flow.value if value is None else value,
+        )
+
+
+# What operators take by name, for the signatures of their overloads.
+
+T = TypeVar("T")
+
+
+class StepOptions(TypedDict, total=False):
+    """What every operator with a function takes by name."""
+
+    #: Name of the operator, and of its state store where it has one.
+    name: str | None
+    #: What becomes of records on which the function raises.
+    on_error: ErrorPolicy
+
+
+class ValueOptions(StepOptions, Generic[T], total=False):
+    """What an operator that makes values takes by name."""
+
+    #: Writes the values.
+    serde: Serde[T] | None
+
+
+class SinkOptions(StepOptions, total=False):
+    """What a sink takes by name; see :meth:`Stream.sink`."""
+
+    #: What a function may choose for a topic.
+    topics: Iterable[str]
+    #: Gives the message's key in place of the record's.
+    key: Callable[..., object] | None
+    #: Gives the number of the message's queue in place of the key.
+    partition: Callable[..., int] | None
+
+
+class TimeOptions(ValueOptions[Any], total=False):
+    """What a join of two streams takes by name besides the keys of its sides."""
+
+    #: How much earlier, and how much later, than the left record the right one may be.
+    within: timedelta | tuple[timedelta, timedelta] | None
+    #: Which windows both share.
+    window: Windows | None
+    #: How much longer to wait for late records.
+    grace: timedelta
+
+
+class JoinOptions(TimeOptions, total=False):
+    """What a join takes by name."""
+
+    #: Gives the key of the left side.
+    left_key: Callable[..., object] | None
+    #: Gives the key of the right side.
+    right_key: Callable[..., object] | None
+
+
+class AggregateOptions(StepOptions, total=False):
+    """What a running aggregate takes by name."""
+
+    #: When results come.
+    emit: Emit
+
+
+class WindowOptions(StepOptions, total=False):
+    """What an aggregate of windows takes by name."""
+
+    #: When results come.
+    emit: WindowEmit
+
+
+# What is said to those who look for a method where it is not.
+
+_STEPS = {
+    "Stream": ("KeyedStream", "what belongs to a key needs key_by(...) or group_by_key() first"),
+    "KeyedStream": ("WindowedTable", "only what gathers by windows or joins by time has it"),
+    "Table": ("Stream", "a table becomes a stream with to_stream()"),
+    "WindowedTable": ("Stream", "a windowed table becomes a stream with to_stream()"),
+    "WindowedStream": ("Stream", "aggregate first, for example with count(), then to_stream()"),
+    "StreamJoin": ("Stream", "a join is made by apply(function)"),
+    "TableLookup": ("Stream", "a join is made by apply(function)"),
+}
+
+
+def no_method(thing: object, name: str) -> AttributeError:
+    """Make the error for a method that another step of the chain has.
+
+    Caller: ``__getattr__`` of what stands in a chain, which type checkers do not see.
+    """
+    from headrace import streams
+
+    message = f"{type(thing).__name__!r} object has no attribute {name!r}"
+    if not name.startswith("_"):
+        for kind in type(thing).__mro__:
+            owner, hint = _STEPS.get(kind.__name__, ("", ""))
+            if owner and hasattr(getattr(streams, owner), name):
+                message += f": {hint}"
+                break
+    return AttributeError(message, name=name, obj=thing)

@@ -1,0 +1,261 @@
+"""What is done with each record on its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from headrace import serdes
+from headrace.errors import TopologyError
+from headrace.serdes.inference import item_hint, pair_hints, result_hint
+from headrace.streams.flow import accepts, check_function, check_record_function
+from headrace.streams.sources import check_durations
+from headrace.topology import (
+    FlatMap,
+    FlatMapValues,
+    KeyBy,
+    KeyedProcess,
+    Map,
+    MapAsync,
+    MapValues,
+    Output,
+    Peek,
+    Process,
+    SelectTimestamp,
+    Where,
+)
+from headrace.topology.callers import caller
+from headrace.topology.names import check_operator_name
+
+if TYPE_CHECKING:
+    from headrace.serdes import Serde
+    from headrace.streams.flow import Flow, NextOperator
+    from headrace.topology import ErrorPolicy, StateSpec, TimerSpec
+
+
+def mapped(
+    flow: Flow,
+    function: Callable[..., Any],
+    name: str | None,
+    serde: Serde[Any] | None,
+    on_error: ErrorPolicy,
+) -> Flow:
+    """Replace keys and values."""
+    step, takes_key = _begin(flow, "map", function, name, on_error)
+    key, value = pair_hints(result_hint(function, step.caller.names))
+    operator = Map(**step.fields, function=function, takes_key=takes_key)
+    return step.add(operator, key=step.known(key), value=step.known(value, serde))
+
+
+def flat_mapped(
+    flow: Flow,
+    function: Callable[..., Any],
+    name: str | None,
+    serde: Serde[Any] | None,
+    on_error: ErrorPolicy,
+) -> Flow:
+    """Replace records by any number of others."""
+    step, takes_key = _begin(flow, "flat_map", function, name, on_error)
+    key, value = pair_hints(item_hint(result_hint(function, step.caller.names)))
+    operator = FlatMap(**step.fields, function=function, takes_key=takes_key)
+    return step.add(operator, key=step.known(key), value=step.known(value, serde))
+
+
+def values_mapped(
+    flow: Flow,
+    function: Callable[..., Any],
+    name: str | None,
+    serde: Serde[Any] | None,
+    on_error: ErrorPolicy,
+) -> Flow:
+    """Replace values."""
+    step, takes_key = _begin(flow, "map_values", function, name, on_error)
+    known = step.known(result_hint(function, step.caller.names), serde)
+    operator = MapValues(**step.fields, function=function, takes_key=takes_key)
+    return step.add(operator, value=known)
+
+
+def values_flat_mapped(
+    flow: Flow,
+    function: Callable[..., Any],
+    name: str | None,
+    serde: Serde[Any] | None,
+    on_error: ErrorPolicy,
+) -> Flow:
+    """Replace values by any number of others."""
+    step, takes_key = _begin(flow, "flat_map_values", function, name, on_error)
+    known = step.known(item_hint(result_hint(function, step.caller.names)), serde)
+    operator = FlatMapValues(**step.fields, function=function, takes_key=takes_key)
+    return step.add(operator, value=known)
+
+
+def mapped_async(
+    flow: Flow,
+    function: Callable[..., Awaitable[Any]],
+    max_in_flight: int,
+    name: str | None,
+    serde: Serde[Any] | None,
+    on_error: ErrorPolicy,
+) -> Flow:
+    """Replace values by ones that are awaited."""
+    step = flow.begin("map_async", name, on_error=on_error)
+    takes_key = check_record_function("map_async", function, step.caller.origin, awaits=True)
+    if max_in_flight < 1:
+        raise TopologyError(
+            f"map_async at {step.caller.origin} has max_in_flight={max_in_flight}",
+            hint="at least one call must wait at a time",
+        )
+    hints = inspect.iscoroutinefunction(function)
+    hint = result_hint(function, step.caller.names) if hints else Any
+    operator = MapAsync(
+        **step.fields, function=function, takes_key=takes_key, max_in_flight=max_in_flight
+    )
+    return step.add(operator, value=step.known(hint, serde))
+
+
+def kept_by_function(
+    flow: Flow, predicate: Callable[..., Any], name: str | None, on_error: ErrorPolicy
+) -> Flow:
+    """Drop records that a predicate does not find true."""
+    step = flow.begin("where", name, on_error=on_error)
+    if not callable(predicate):
+        raise TopologyError(
+            f"where at {step.caller.origin} needs a function or an expression, not"
+            f" {predicate!r:.100}",
+            hint='for example where(lambda order: order.price > 100), or where(col("price") > 100)',
+        )
+    takes_key = check_record_function("where", predicate, step.caller.origin)
+    return step.add(Where(**step.fields, function=predicate, takes_key=takes_key))
+
+
+def peeked(
+    flow: Flow, function: Callable[..., Any], name: str | None, on_error: ErrorPolicy
+) -> Flow:
+    """Show records to a function."""
+    step, takes_key = _begin(flow, "peek", function, name, on_error)
+    return step.add(Peek(**step.fields, function=function, takes_key=takes_key))
+
+
+def keyed(
+    flow: Flow, selector: Callable[..., Any], name: str | None, on_error: ErrorPolicy
+) -> Flow:
+    """Set the keys of records."""
+    step, takes_key = _begin(flow, "key_by", selector, name, on_error)
+    known = step.known(result_hint(selector, step.caller.names))
+    known.check_key(step.name)
+    operator = KeyBy(**step.fields, selector=selector, takes_key=takes_key, key_serde=serdes.key)
+    return step.add(operator, key=known)
+
+
+def timed(
+    flow: Flow,
+    function: Callable[[Any], datetime | int | None],
+    durations: dict[str, timedelta | None],
+    name: str | None,
+    on_error: ErrorPolicy,
+) -> Flow:
+    """Set the times of records."""
+    step = flow.begin("select_timestamp", name, on_error=on_error)
+    check_function("select_timestamp", function, ("value",), step.caller.origin)
+    check_durations(f"operator '{step.name}' at {step.caller.origin}", durations)
+    fields: dict[str, Any] = {**step.fields, **durations}
+    return step.add(SelectTimestamp(**fields, function=function))
+
+
+def _begin(
+    flow: Flow, label: str, function: object, name: str | None, on_error: ErrorPolicy
+) -> tuple[NextOperator, bool]:
+    step = flow.begin(label, name, on_error=on_error)
+    return step, check_record_function(label, function, step.caller.origin)
+
+
+# The low level in the front door: ``process``.
+
+_LONGEST_NAME = 100
+
+
+def processed(
+    flow: Flow,
+    factory: object,
+    declared: tuple[Iterable[StateSpec], Iterable[TimerSpec], Iterable[str]],
+    lag: timedelta,
+    name: str | None,
+    serde: Serde[Any] | None,
+    on_error: ErrorPolicy,
+) -> tuple[Flow, Process]:
+    """Hand records to a processor that declares states, timers and outputs.
+
+    Raises
+    ------
+    TopologyError
+        Nothing makes a processor, two things have one name, or states have no keys to belong to.
+    """
+    step = flow.begin("process", name, on_error=on_error)
+    if not callable(factory) or not accepts(factory, 0):
+        raise TopologyError(
+            f"process at {step.caller.origin} needs a class of processors, not {factory!r:.100}",
+            hint="give it a subclass of Processor, or a function without parameters that makes one",
+        )
+    states, timers, outputs = tuple(declared[0]), tuple(declared[1]), tuple(declared[2])
+    _check_names([*(s.name for s in states), *(t.name for t in timers)], outputs, step)
+    fields = {**step.fields, "factory": factory, "outputs": outputs}
+    if states or timers:
+        fields |= {"states": states, "timers": timers, "lag": lag}
+        operator: Process = _keyed_process(flow, step, fields)
+    else:
+        operator = Process(**fields)
+    return step.add(operator, key=step.known(Any), value=step.known(Any, serde)), operator
+
+
+def output_of(flow: Flow, process: Process, name: str) -> Flow:
+    """Return where the records are that a processor forwards to the child with a name.
+
+    Raises
+    ------
+    TopologyError
+        The processor declares no such output.
+    """
+    if name not in process.outputs:
+        raise TopologyError(
+            f"operator '{process.name}' (made at {process.origin}) has no output '{name}':"
+            f" it declares {', '.join(process.outputs) or 'none'}",
+            hint=f"process(..., outputs=[{name!r}])",
+        )
+    output = Output(
+        name=f"{process.name}-{name}",
+        parents=(process.name,),
+        output=name,
+        origin=caller().origin,
+    )
+    flow.builder.add(output)
+    return replace(flow, operator=output.name)
+
+
+def _keyed_process(flow: Flow, step: NextOperator, fields: dict[str, Any]) -> KeyedProcess:
+    if flow.key.hint is type(None):
+        raise TopologyError(
+            f"process at {step.caller.origin} declares states or timers, which belong to keys,"
+            f" and the records of '{flow.operator}' have none",
+            hint="give them keys first: key_by(...)",
+        )
+    flow.key.check_key(step.name)
+    return KeyedProcess(
+        **fields,
+        value_serde=flow.value.needed_serde(step.name, "keeps state by key"),
+        key_serde=serdes.key,
+    )
+
+
+def _check_names(declared: list[str], outputs: tuple[str, ...], step: NextOperator) -> None:
+    origin = step.caller.origin
+    for name, times in [*Counter(declared).items(), *Counter(outputs).items()]:
+        check_operator_name("job", name, f"declared at {origin}", stateful=False)
+        if times > 1 or len(name) > _LONGEST_NAME:
+            problem = "twice" if times > 1 else f"with more than {_LONGEST_NAME} characters"
+            raise TopologyError(
+                f"process at {origin} declares '{name}' {problem}", hint="choose another name"
+            )
