@@ -6,12 +6,17 @@ variables, ``--help`` and the page in ``docs/`` all read that field.
 
 from __future__ import annotations
 
+import builtins
+import collections.abc
 import dataclasses
+import os
 import re
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from headrace.errors import SettingsError
@@ -19,7 +24,6 @@ from headrace.spelling import did_you_mean, typo_of
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
-    from pydantic import BaseModel, ValidationError
 
 
 PREFIX = "HEADRACE_"
@@ -158,16 +162,21 @@ def validate(settings: DataclassInstance) -> None:
     SettingsError
         Naming every setting that is wrong, its value and why.
     """
-    from pydantic import ValidationError
-
-    fields = dataclasses.fields(settings)
-    given = {field.name: getattr(settings, field.name) for field in fields}
-    try:
-        checked = _model(type(settings)).model_validate(given)
-    except ValidationError as error:
-        raise _settings_error(settings, error) from None
-    for field in fields:
-        object.__setattr__(settings, field.name, getattr(checked, field.name))
+    hints = _hints(type(settings))
+    lines, hints_of_wrong = [], []
+    for field in dataclasses.fields(settings):
+        name, value = field.name, getattr(settings, field.name)
+        try:
+            object.__setattr__(settings, name, _checked(field, hints[name], value))
+        except (TypeError, ValueError) as error:
+            shown = str(value) if isinstance(value, timedelta) else repr(value)
+            if field.metadata["secret"]:
+                shown = "wrong"
+            lines.append(f"The setting {name} is {shown}: {error}.")
+            default = describe_default(field)
+            hints_of_wrong.append(f"{name}: {field.metadata['doc']} Default: {default}.")
+    if lines:
+        raise SettingsError("\n".join(lines), hint="\n    ".join(hints_of_wrong))
 
 
 def environment_values(
@@ -206,56 +215,105 @@ def _pairs(variable: str, text: str) -> dict[str, str]:
 
 
 @cache
-def _model(kind: type[DataclassInstance]) -> type[BaseModel]:
-    from pydantic import BeforeValidator, ConfigDict, Field, create_model
-
-    hints = typing.get_type_hints(kind)
-    definitions: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):
-        hint = hints[field.name]
-        if hint is timedelta:
-            hint = typing.Annotated[timedelta, BeforeValidator(_as_duration)]
-        elif typing.get_origin(hint) is tuple:
-            hint = typing.Annotated[hint, BeforeValidator(_as_list)]
-        rules = {"ge": field.metadata["minimum"], "pattern": field.metadata["pattern"]}
-        given = {name: rule for name, rule in rules.items() if rule is not None}
-        definitions[field.name] = (hint, Field(**given))
-    config = ConfigDict(arbitrary_types_allowed=True, str_strip_whitespace=True)
-    return create_model(kind.__name__, __config__=config, **definitions)
+def _hints(kind: type[DataclassInstance]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
-def _as_duration(value: object) -> timedelta:
+def _checked(field: dataclasses.Field[Any], hint: Any, value: object) -> Any:
+    found = _converted(hint, value)
+    minimum, pattern = field.metadata["minimum"], field.metadata["pattern"]
+    if found is None:
+        return None
+    if minimum is not None and found < minimum:
+        raise ValueError(f"input should be greater than or equal to {minimum}")
+    if pattern is not None and re.fullmatch(pattern, found) is None:
+        raise ValueError(f"it does not look like {field.metadata['unit']}")
+    return found
+
+
+def _converted(hint: Any, value: Any) -> Any:
+    """Return a value as one of a type; an error says what it should be."""
+    if convert := _CONVERSIONS.get(hint):
+        return convert(value)
+    kinds = typing.get_args(hint)
+    match typing.get_origin(hint):
+        case typing.Literal:
+            if value in kinds:
+                return value
+            raise ValueError(f"input should be {' or '.join(map(repr, kinds))}")
+        case builtins.tuple:
+            texts = value.split(",") if isinstance(value, str) else value
+            if not isinstance(texts, list | tuple):
+                raise TypeError("give a list, or text with commas")
+            parts = (one.strip() if isinstance(one, str) else one for one in texts)
+            return tuple(_converted(kinds[0], one) for one in parts if one)
+        case collections.abc.Mapping:
+            if not isinstance(value, Mapping):
+                raise TypeError("give a dict of texts")
+            return {_text(name): _text(one) for name, one in value.items()}
+    return _converted_to_one(kinds, value)
+
+
+def _converted_to_one(kinds: tuple[Any, ...], value: object) -> Any:
+    """Return a value as one of a union."""
+    if value is None and type(None) in kinds:
+        return None
+    reasons = []
+    for kind in kinds:
+        if kind is not type(None):
+            try:
+                return _converted(kind, value)
+            except (TypeError, ValueError) as error:
+                reasons.append(str(error))
+    raise ValueError("; or ".join(reasons))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    raise ValueError("give text")
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value):
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError("give a whole number")
+
+
+def _truth(value: object) -> bool:
+    word = str(value).strip().lower()
+    if word in {"true", "1", "yes", "on"}:
+        return True
+    if word in {"false", "0", "no", "off"}:
+        return False
+    raise ValueError("give true or false")
+
+
+def _path(value: object) -> Path:
+    if isinstance(value, str | os.PathLike):
+        return Path(value)
+    raise ValueError("give a path")
+
+
+def _moment(value: object) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    try:
+        return datetime.fromisoformat(_text(value))
+    except ValueError:
+        raise ValueError("a time such as 2026-05-01T12:00:00+00:00") from None
+
+
+def _duration(value: object) -> timedelta:
     if isinstance(value, timedelta):
         return value
     if isinstance(value, str):
         return parse_duration(value)
-    message = "give a timedelta, or text such as '500 ms'"
-    # pydantic collects ValueErrors only.
-    raise ValueError(message)
+    raise ValueError("give a timedelta, or text such as '500 ms'")
 
 
-def _as_list(value: object) -> object:
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
-
-
-def _settings_error(settings: DataclassInstance, error: ValidationError) -> SettingsError:
-    fields = {field.name: field for field in dataclasses.fields(settings)}
-    reasons: dict[str, list[str]] = {}
-    for problem in error.errors():
-        field = fields[str(problem["loc"][0])]
-        why = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "string_pattern_mismatch":
-            why = f"it does not look like {field.metadata['unit']}"
-        reasons.setdefault(field.name, []).append(f"{why[0].lower()}{why[1:]}")
-    lines = []
-    hints = []
-    for name, whys in reasons.items():
-        field, value = fields[name], getattr(settings, name)
-        shown = str(value) if isinstance(value, timedelta) else repr(value)
-        if field.metadata["secret"]:
-            shown = "wrong"
-        lines.append(f"The setting {name} is {shown}: {'; or '.join(whys)}.")
-        hints.append(f"{name}: {field.metadata['doc']} Default: {describe_default(field)}.")
-    return SettingsError("\n".join(lines), hint="\n    ".join(hints))
+_CONVERSIONS: Mapping[Any, Callable[[object], Any]] = MappingProxyType(
+    {str: _text, int: _whole, bool: _truth, Path: _path, datetime: _moment, timedelta: _duration}
+)

@@ -14,7 +14,7 @@ from tests.test_imports import imported as names_imported
 ROOT = Path(headrace.connect.__file__).parent
 
 #: Parts of the side that runs plugins; none of them knows of the control plane.
-PLUGIN_SIDE = {"columns", "config", "schema", "values", "records", "plugins"}
+PLUGIN_SIDE = {"columns", "config", "numbers", "schema", "values", "records", "plugins"}
 
 #: What each part may import of the others.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "running": {"naming", "lifecycle", "log", "assignment", "worker", "rest", "hosts"}
     | {"coordination"},
     "columns": set(),
+    "numbers": set(),
     "schema": PLUGIN_SIDE,
     "values": PLUGIN_SIDE,
     "records": PLUGIN_SIDE,

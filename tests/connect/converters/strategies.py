@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headrace.connect.converters._texts import single
+from headrace.connect.numbers import single
 from headrace.connect.schema import (
     BOOLEAN,
     BYTES,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.connect.converters import ProtobufConverter
-from headrace.connect.converters._texts import single
+from headrace.connect.numbers import single
 from headrace.connect.schema import (
     BOOLEAN,
     BYTES,

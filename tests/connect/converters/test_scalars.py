@@ -22,7 +22,7 @@ from headrace.connect.converters import (
     ShortConverter,
     StringConverter,
 )
-from headrace.connect.converters._texts import single
+from headrace.connect.numbers import single
 from headrace.connect.schema import STRING, Schema
 from headrace.connect.schema import struct as struct_schema
 from headrace.errors import ConnectorConfigError, DeserializationError, SerializationError

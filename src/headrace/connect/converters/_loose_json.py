@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import orjson
 
-from headrace.connect.converters._texts import double_text
 from headrace.connect.converters.avro_schemas import UnfitError, kind_of
+from headrace.connect.numbers import float_text
 
 # What has no place in JSON is ours to refuse.
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, int):
         return _whole(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else double_text(value)
+        return value if math.isfinite(value) else float_text(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return _base64(value)
     if isinstance(value, Mapping):

@@ -15,7 +15,6 @@ from uuid import UUID
 import pyarrow as pa
 
 from headrace.connect.config import Config, declare, key
-from headrace.connect.converters._texts import single
 from headrace.connect.converters.avro_schemas import (
     UnfitError,
     branch_name,
@@ -24,12 +23,12 @@ from headrace.connect.converters.avro_schemas import (
     schema_from_avro,
 )
 from headrace.connect.converters.base import Column, Converted, Converter
+from headrace.connect.numbers import single
 from headrace.errors import ConnectorConfigError
 from headrace.serdes import AvroSerde, RegisteredSchema, SchemaRegistry, Serde, registered
 
 if TYPE_CHECKING:
     from headrace.connect.schema import Schema
-
 
 # Values as what :mod:`fastavro` writes by a schema, and back: one function per schema.
 

@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from headrace.connect.converters._texts import header_text, single
+from headrace.connect.converters._texts import header_text
 from headrace.connect.converters.base import Converted, HeaderConverter
+from headrace.connect.numbers import single
 from headrace.connect.schema import (
     BOOLEAN,
     BYTES,

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from headrace.connect.converters._texts import shortest_float, single
 from headrace.connect.converters.avro_schemas import FROM_PLAIN, TO_PLAIN, UnfitError, kind_of
+from headrace.connect.numbers import shortest_float, single
 from headrace.connect.schema import DECIMAL_NAME, Schema, Type
 
 Step = Callable[[Any], Any]

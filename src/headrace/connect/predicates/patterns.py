@@ -1,32 +1,62 @@
 """Java's regular expressions, said in Python's.
 
 Configs that come from Kafka Connect are written for Java.  The two languages agree on most of it;
-this translates the rest: named groups, quotes, classes of characters and their intersections.
+this translates what else such configs use, and refuses the rest.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+import unicodedata
 from collections.abc import Mapping
+from functools import cache
+from itertools import groupby
 from types import MappingProxyType
 from typing import Final
 
-from headrace.connect.predicates._classes import named_class
-
+#: What stands in brackets for the named classes of ASCII.
+_ASCII: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "Lower": "a-z",
+        "Upper": "A-Z",
+        "Alpha": "a-zA-Z",
+        "Digit": "0-9",
+        "Alnum": "a-zA-Z0-9",
+        "Punct": r"!-/:-@\[-`{-~",
+        "XDigit": "0-9a-fA-F",
+        "Space": r" \t\n\x0b\f\r",
+    }
+)
+#: Other words for categories of Unicode.
+_CATEGORIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"IsAlphabetic": ("L", "Nl"), "javaLowerCase": ("Ll",)}
+)
 _ESCAPES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "h": r"[ \t\xa0\u1680\u180e\u2000-\u200a\u202f\u205f\u3000]",
         "R": r"(?:\r\n|[\n\x0b\f\r\x85\u2028\u2029])",
         "z": r"\Z",
         "Z": r"(?=\n?\Z)",
-        "e": r"\x1b",
     }
 )
-_FLAGS: Final[Mapping[str, int]] = MappingProxyType(
-    {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE, "d": 0, "u": 0}
+#: What to write where Python would read something else, or nothing.
+_INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "0": r"\x41 for an octal number",
+        "Q": "a backslash before each sign in brackets",
+        "e": r"\x1b",
+        "h": r"\t and a space in brackets",
+        "v": r"[\n\x0b\f\r]",
+        "x{": r"\u0041 or \U00010041",
+    }
 )
-_REPETITION = re.compile(r"\{\d+(,\d*)?\}")
-_LEADING_FLAGS = re.compile(r"\(\?([imsxdu]+)\)")
+_OUTSIDE = re.compile(
+    r"\\Q(?P<quoted>.*?)(?:\\E|\Z)|\\k<(?P<back>[A-Za-z][A-Za-z0-9]*)>|\\(?P<escape>[hRzZ])"
+    r"|\(\?<(?P<group>[A-Za-z][A-Za-z0-9]*)>|(?P<repetition>\{\d+(?:,\d*)?\})|(?P<brace>\{)",
+    re.DOTALL,
+)
+_CLASS = re.compile(r"\\([pP])(?:\{(\w+)\}|([A-Z]))")
 
 
 def java_pattern(pattern: str, flags: int = 0) -> re.Pattern[str]:
@@ -41,14 +71,8 @@ def java_pattern(pattern: str, flags: int = 0) -> re.Pattern[str]:
         It is none, or says what cannot be said here.
     """
     try:
-        if leading := _LEADING_FLAGS.match(pattern):
-            for letter in leading[1]:
-                flags |= _FLAGS[letter]
-            body = pattern[leading.end() :]
-        else:
-            body = pattern
         # Java's classes such as \w mean ASCII, and so does its ignoring of case.
-        return re.compile(_Translation(body).text(), flags | re.ASCII)
+        return re.compile(_Translation(pattern).text(), flags | re.ASCII)
     except (re.error, ValueError) as error:
         raise ValueError(f"{pattern!r} is no regular expression of Java's: {error}") from None
 
@@ -64,111 +88,79 @@ class _Translation:
             parts.append(self._next())
         return "".join(parts)
 
-    def _rest(self) -> str:
-        return self._pattern[self._at :]
-
-    def _take(self, length: int) -> str:
-        taken = self._pattern[self._at : self._at + length]
-        self._at += length
-        return taken
+    def _starts(self, *texts: str) -> bool:
+        return self._pattern.startswith(texts, self._at)
 
     def _next(self) -> str:
-        sign = self._pattern[self._at]
-        if sign == "\\":
-            return self._escape()
-        if sign == "[":
+        if self._starts("["):
+            self._at += 1
             return self._brackets()
-        if named := re.match(r"\(\?<([A-Za-z][A-Za-z0-9]*)>", self._rest()):
-            self._at += named.end()
-            return f"(?P<{named[1]}>"
-        if sign == "{" and not (self._at and _REPETITION.match(self._rest())):
-            raise ValueError(f"a repetition is not complete at character {self._at + 1}")
-        return self._take(1)
+        if found := _OUTSIDE.match(self._pattern, self._at):
+            at, self._at = self._at, found.end()
+            match found.lastgroup:
+                case "quoted":
+                    return re.escape(found["quoted"])
+                case "back":
+                    return f"(?P={found['back']})"
+                case "escape":
+                    return _ESCAPES[found["escape"]]
+                case "group":
+                    return f"(?P<{found['group']}>"
+                case "brace":
+                    raise ValueError(f"a repetition is not complete at character {at + 1}")
+            return found[0]
+        return self._named() or self._sign()
 
-    def _escape(self) -> str:
-        if self._rest().startswith("\\Q"):
-            return re.escape(self._quoted())
-        letter = self._pattern[self._at + 1 : self._at + 2]
-        if letter in {"p", "P"}:
-            return f"[{self._named()}]"
-        if back := re.match(r"\\k<([A-Za-z][A-Za-z0-9]*)>", self._rest()):
-            self._at += back.end()
-            return f"(?P={back[1]})"
-        if letter in _ESCAPES:
-            self._at += 2
-            return _ESCAPES[letter]
-        return self._character()
-
-    def _character(self) -> str:
-        """Read one escaped character, in brackets or without."""
-        if wide := re.match(r"\\x\{([0-9a-fA-F]{1,6})\}", self._rest()):
-            self._at += wide.end()
-            return f"\\U{int(wide[1], 16):08x}"
-        if octal := re.match(r"\\0([0-3]?[0-7]{1,2})", self._rest()):
-            self._at += octal.end()
-            return f"\\x{int(octal[1], 8):02x}"
-        return self._take(2)
-
-    def _quoted(self) -> str:
+    def _sign(self) -> str:
+        """Take one sign, or an escape that means the same in Python."""
+        if not self._starts("\\"):
+            self._at += 1
+            return self._pattern[self._at - 1]
+        for sign, instead in _INSTEAD.items():
+            if self._starts(f"\\{sign}"):
+                raise ValueError(f"\\{sign} is not known here: write {instead}")
         self._at += 2
-        end = self._pattern.find("\\E", self._at)
-        text = self._take((len(self._pattern) if end < 0 else end) - self._at)
-        self._at += 2
-        return text
+        return self._pattern[self._at - 2 : self._at]
 
     def _named(self) -> str:
-        found = re.match(r"\\([pP])(?:\{(\w+)\}|([A-Z]))", self._rest())
+        """Take a named class, if one stands here."""
+        if not self._starts(r"\p", r"\P"):
+            return ""
+        found = _CLASS.match(self._pattern, self._at)
         if found is None:
             raise ValueError(f"a class of characters is not complete at character {self._at + 1}")
-        self._at += found.end()
-        return named_class(found[2] or found[3], negated=found[1] == "P")
+        self._at = found.end()
+        negation = "^" if found[1] == "P" else ""
+        return f"[{negation}{_ranges(found[2] or found[3])}]"
 
     def _brackets(self) -> str:
-        """Read a class in brackets; inner ones join it, or cut it down after ``&&``."""
-        self._at += 1
-        negated = self._rest().startswith("^")
+        """Take a class in brackets up to its end; what is behind ``&&`` cuts it down."""
+        negated = self._starts("^")
         self._at += negated
         ranges = ""
         others: list[str] = []
-        while not self._rest().startswith("]") or not (ranges or others):
-            rest = self._rest()
-            if not rest:
+        while not self._starts("]") or not (ranges or others):
+            if self._at >= len(self._pattern):
                 raise ValueError("a class of characters is not closed")
-            if rest.startswith("&&"):
+            if self._starts("&&"):
                 self._at += 2
-                inner = self._brackets() if self._rest().startswith("[") else self._bare()
-                ranges, others = "", [f"(?={inner}){_union(ranges, others)}"]
-            elif rest.startswith("["):
+                cut = self._brackets()
+                others, ranges = [f"(?={_union(ranges, others)}){cut}"], ""
+                self._at -= 1
+            elif self._starts("["):
+                self._at += 1
                 others.append(self._brackets())
+            elif named := self._named():
+                others.append(named)
             else:
-                ranges += self._item()
+                sign = self._sign()
+                # Python keeps some signs in brackets for later: Java means the signs.
+                ranges += "\\" + sign if sign in "[&~|]" else sign
         self._at += 1
         if negated and not others:
             return f"[^{ranges}]"
         joined = _union(ranges, others)
         return f"(?:(?!{joined})(?s:.))" if negated else joined
-
-    def _bare(self) -> str:
-        """Read what stands behind ``&&`` without brackets of its own."""
-        ranges = ""
-        while self._rest() and not self._rest().startswith(("]", "&&", "[")):
-            ranges += self._item()
-        return f"[{ranges}]"
-
-    def _item(self) -> str:
-        rest = self._rest()
-        if rest.startswith("\\Q"):
-            return re.escape(self._quoted())
-        if rest[:2] in {"\\p", "\\P"}:
-            return self._named()
-        if rest.startswith("\\h"):
-            self._at += 2
-            return _ESCAPES["h"][1:-1]
-        if rest.startswith("\\"):
-            return self._character()
-        sign = self._take(1)
-        # Python keeps some signs in brackets for later: Java means the signs.
-        return "\\" + sign if sign in "[&~|]" else sign
 
 
 def _union(ranges: str, others: list[str]) -> str:
@@ -177,8 +169,26 @@ def _union(ranges: str, others: list[str]) -> str:
     return f"(?:{'|'.join([*others, f'[{ranges}]'] if ranges else others)})"
 
 
+@cache
+def _ranges(name: str) -> str:
+    """Return what stands in brackets for a class."""
+    if name in _ASCII:
+        return _ASCII[name]
+    if name not in _CATEGORIES and not re.fullmatch(r"(Is)?[LMNPSZC][a-z]?", name):
+        known = ", ".join([*_ASCII, *_CATEGORIES])
+        raise ValueError(
+            f"the class of characters {name} is not known here: write a category of Unicode such "
+            f"as L or Lu, or one of {known}"
+        )
+    categories = _CATEGORIES.get(name, (name.removeprefix("Is"),))
+    codes = range(sys.maxunicode + 1)
+    held = groupby(codes, lambda code: unicodedata.category(chr(code)).startswith(categories))
+    runs = [list(run) for inside, run in held if inside]
+    return "".join(f"\\U{run[0]:08x}-\\U{run[-1]:08x}" for run in runs)
+
+
 def expanded(replacement: str, found: re.Match[str]) -> str:
-    r"""Write a replacement of Java's, with ``$1``, ``${name}`` and ``\`` before a sign.
+    r"""Write a replacement with ``$1``, ``${name}`` and ``\`` before a sign.
 
     >>> expanded("$2_${a}", re.match("(?P<a>x)(y)", "xy"))
     'y_x'

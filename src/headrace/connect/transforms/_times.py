@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
-from headrace.connect.transforms._calendar import DAY_MS
+from headrace.connect.transforms._date_format import DAY_MS
 from headrace.errors import TransformError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

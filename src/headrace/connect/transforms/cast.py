@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.connect.config import Config, declare, key, not_empty
+from headrace.connect.numbers import float_text, parse_float, single, whole
 from headrace.connect.schema import (
     DATE_NAME,
     DECIMAL_NAME,
@@ -19,15 +20,7 @@ from headrace.connect.schema import (
     Schema,
     Type,
 )
-from headrace.connect.transforms._calendar import DAY_MS
-from headrace.connect.transforms._date_format import DateFormat
-from headrace.connect.transforms._numbers import (
-    double_text,
-    float32,
-    float_text,
-    parse_float,
-    whole,
-)
+from headrace.connect.transforms._date_format import DAY_MS, DateFormat
 from headrace.connect.transforms._structure import (
     REPLACE_NULLS,
     SchemaCache,
@@ -68,7 +61,7 @@ _BITS: Final[Mapping[Type, int]] = MappingProxyType(
 class Cast(SidedTransform):
     """Turns fields, or the whole key or value, into another type.
 
-    Numbers lose the bits that do not fit, as in Java; a text must be a number of the type.  A
+    Numbers lose the bits that do not fit; a text must be a number of the type.  A
     date, a time or a point in time becomes its number, or ISO 8601.  What a logical type said is
     gone afterwards, so a time that became an int64 is an int64.
 
@@ -234,7 +227,7 @@ def _boolean(value: Any) -> bool:
 
 _CASTS: Final[Mapping[Type, Callable[[Any], Any]]] = MappingProxyType(
     {kind: _whole(bits) for kind, bits in _BITS.items()}
-    | {Type.FLOAT32: lambda value: float32(_double(value)), Type.FLOAT64: _double}
+    | {Type.FLOAT32: lambda value: single(_double(value)), Type.FLOAT64: _double}
     | {Type.BOOLEAN: _boolean}
 )
 
@@ -249,8 +242,7 @@ def _text(value: Any, schema: Schema | None) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        single = schema is not None and schema.type is Type.FLOAT32
-        return float_text(value) if single else double_text(value)
+        return float_text(value, is_single=schema is not None and schema.type is Type.FLOAT32)
     if isinstance(value, int | Decimal):
         return str(value)
     if isinstance(value, bytes):

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.connect.config import Config, declare, key, not_empty
+from headrace.connect.numbers import parse_float, single, whole
 from headrace.connect.schema import Schema, Type
-from headrace.connect.transforms._numbers import float32, parse_float, whole
 from headrace.connect.transforms._structure import (
     REPLACE_NULLS,
     field_value,
@@ -143,7 +143,7 @@ def _whole(text: str, kind: Type | None) -> int:
 
 def _float(text: str, kind: Type | None) -> float:
     value = parse_float(text)
-    return float32(value) if kind is Type.FLOAT32 else value
+    return single(value) if kind is Type.FLOAT32 else value
 
 
 _CONVERSIONS: Final[Mapping[type, Callable[[str, Type | None], Any]]] = MappingProxyType(

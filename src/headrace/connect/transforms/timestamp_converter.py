@@ -85,7 +85,7 @@ class TimestampConverter(SidedTransform):
         key(
             "format",
             str,
-            "The pattern of texts, as Java's SimpleDateFormat has it: yyyy-MM-dd HH:mm:ss.",
+            "The pattern of texts, in letters of Java's SimpleDateFormat: yyyy-MM-dd HH:mm:ss.",
             default="",
         ),
         key(
@@ -215,7 +215,7 @@ def _format(pattern: str) -> DateFormat | None:
 
 
 def _divided(value: int, by: int) -> int:
-    """Divide towards zero, as Java does."""
+    """Divide towards zero."""
     return -(-value // by) if value < 0 else value // by
 
 

@@ -32,7 +32,7 @@ class TimestampRouter(Transform):
         key(
             "timestamp.format",
             str,
-            "How the time is written, as Java's SimpleDateFormat has it, in UTC.",
+            "How the time is written, in letters of Java's SimpleDateFormat, in UTC.",
             default="yyyyMMdd",
             importance="high",
         ),

@@ -8,6 +8,7 @@ that a copy that differs from what was committed is noticed.
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left, insort
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import compress
@@ -19,12 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from sortedcontainers import SortedDict, SortedSet
 
 from headrace.runtime.state.interface import StateStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headrace.protocol.transactions import StateSummary
     from headrace.runtime.chunk import Int64s
@@ -69,7 +69,9 @@ class MemoryBase:
     """A store in memory, for the test driver."""
 
     def __init__(self) -> None:
-        self.entries: SortedDict[bytes, bytes] = SortedDict()
+        self.entries: dict[bytes, bytes] = {}
+        # Made when it is asked for: who fills a base of one's own may write into the entries.
+        self._ordered: list[bytes] | None = None
         #: Changes of attempts that no commit has named yet.
         self.waiting: dict[Attempted, ChangeSet] = {}
 
@@ -79,20 +81,27 @@ class MemoryBase:
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Return all entries in the order of their keys."""
-        return iter(list(self.entries.items()))
+        return iter([(key, self.entries[key]) for key in self._keys()])
 
     def range(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Return the entries of a range of keys, in order."""
-        keys = list(self.entries.irange(start, stop, (True, False)))
-        return iter([(key, self.entries[key]) for key in keys])
+        return iter([(key, self.entries[key]) for key in _between(self._keys(), start, stop)])
+
+    def _keys(self) -> list[bytes]:
+        if self._ordered is None:
+            self._ordered = sorted(self.entries)
+        return self._ordered
 
     def apply(self, changes: ChangeSet) -> None:
         """Make the changes of a batch part of the base."""
+        fresh = [key for key in changes.keys if key not in self.entries]
         for key, value in zip(changes.keys, changes.values, strict=True):
             if value is None:
                 self.entries.pop(key, None)
             else:
                 self.entries[key] = value
+        if self._ordered is not None:
+            self._ordered = sorted(key for key in [*self._ordered, *fresh] if key in self.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,34 @@ class ChangeSet:
     checksum: int
     #: Bytes of the bodies of all live entries after the batch.
     size: int = 0
+
+
+class _OrderedKeys:
+    """Keys in order: most of them in one list, and what came since in a short one beside it."""
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        self._known = set(keys)
+        self._most = sorted(self._known)
+        self._recent: list[bytes] = []
+
+    def add(self, keys: Iterable[bytes]) -> None:
+        fresh = set(keys) - self._known
+        self._known |= fresh
+        # A list takes a key at the cost of moving those behind it, or many at once by sorting.
+        if len(self._recent) + len(fresh) > 1024 + len(self._most) // 16:
+            self._most = sorted([*self._most, *self._recent, *fresh])
+            self._recent = []
+        else:
+            for key in fresh:
+                insort(self._recent, key)
+
+    def between(self, start: bytes, stop: bytes) -> list[bytes]:
+        recent = _between(self._recent, start, stop)
+        return sorted([*_between(self._most, start, stop), *recent])
+
+
+def _between(keys: list[bytes], start: bytes, stop: bytes) -> list[bytes]:
+    return keys[bisect_left(keys, start) : bisect_left(keys, stop)]
 
 
 class LayeredStore(StateStore):
@@ -144,7 +181,7 @@ class LayeredStore(StateStore):
         self._changes: dict[bytes, bytes | None] = {}
         self._before: dict[bytes, bytes | None] = {}
         #: Changed keys in order, of those first bytes that ranges were asked of.
-        self._ordered: dict[int, SortedSet[bytes]] = {}
+        self._ordered: dict[int, _OrderedKeys] = {}
         #: Keys that changed since; and those of them, by first byte, that a range looked through
         #: and that the next one of theirs puts in order.
         self._unordered: list[bytes] = []
@@ -220,9 +257,9 @@ class LayeredStore(StateStore):
         """
         family = start[0]
         if family not in self._ordered:
-            self._ordered[family] = SortedSet(k for k in self._changes if k and k[0] == family)
+            self._ordered[family] = _OrderedKeys(k for k in self._changes if k and k[0] == family)
         self._order(family)
-        changed = list(self._ordered[family].irange(start, stop, (True, False)))
+        changed = self._ordered[family].between(start, stop)
         base = self._noted(self._base.range(start, stop))
         if not changed:
             yield from base
@@ -245,7 +282,7 @@ class LayeredStore(StateStore):
         for known in self._ordered if unordered else ():
             first = bytes((known,))
             self._waiting[known] += [key for key in unordered if key.startswith(first)]
-        self._ordered[family].update(self._waiting.pop(family, ()))
+        self._ordered[family].add(self._waiting.pop(family, ()))
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Return all entries, changes included, in the order of their keys."""
