@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpack, overload
 
 from headrace import serdes
 from headrace.errors import TopologyError
 from headrace.serdes import nullable
 from headrace.serdes.inference import result_hint
+from headrace.spelling import did_you_mean
 from headrace.streams.flow import (
     TimeOptions,
     check_function,
@@ -75,10 +75,9 @@ def join(
 
     options = dict(given)
     for option in options.keys() - {*_OPTIONS}:
-        close = get_close_matches(option, _OPTIONS, 1)
         raise TopologyError(
             f"the join at {caller().origin} takes no option '{option}'",
-            hint=f"did you mean {close[0]}=?" if close else f"it takes {', '.join(_OPTIONS)}",
+            hint=did_you_mean(option, _OPTIONS, f"it takes {', '.join(_OPTIONS)}"),
         )
     final = {o: options.pop(o) for o in ("name", "serde", "on_error") if o in options}
     if isinstance(right, Table | GlobalTable):

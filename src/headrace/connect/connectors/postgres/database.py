@@ -71,6 +71,7 @@ from headrace.connect.schema import (
 
 if TYPE_CHECKING:
     from headrace.connect.connectors.postgres.connection import Connection
+    from headrace.connect.connectors.postgres.pgoutput import Row
     from headrace.connect.records import Position
 
 
@@ -343,7 +344,7 @@ class RowReader:
         return self._kinds is not None
 
     def loaded_struct(
-        self, rows: Sequence[Sequence[bytes | None]], loads: Sequence[Callable[[bytes], Any]]
+        self, rows: Sequence[Row], loads: Sequence[Callable[[bytes], Any]]
     ) -> pa.StructArray:
         """Return rows of texts, as the server wrote them, as structs in a column."""
         assert self._kinds is not None
@@ -372,12 +373,12 @@ class RowReader:
 
 
 def _loaded_column(
-    cells: Sequence[bytes | None], oid: int, kind: pa.DataType, load: Callable[[bytes], Any]
+    cells: Row, oid: int, kind: pa.DataType, load: Callable[[bytes], Any]
 ) -> pa.Array:
     if oid in _AS_WRITTEN:
         # The text is the value, or its digits: Arrow reads a column of them at once.
         return pa.array(cells, pa.string()).cast(kind)
-    return pa.array([None if cell is None else load(cell) for cell in cells], kind)
+    return pa.array([load(cell) if isinstance(cell, bytes) else None for cell in cells], kind)
 
 
 def _loader(connection: Connection, oid: int) -> Any:
