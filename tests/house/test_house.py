@@ -9,7 +9,7 @@ from tests.house.passage import modules_of_a_count
 
 #: The most that there may be of each; a change that needs more says why where it raises it.
 MOST = {
-    "modules": 510,
+    "modules": 508,
     "lines": 142_000,
     "imports, % of the code": 8.6,
     "class names used twice": 15,

@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.connect.lifecycle.actions import (
-    Action,
-    AskStop,
-    Cancel,
-    Kill,
-    Launch,
-    RecordState,
-    Refuse,
-    Release,
-)
 from headrace.connect.lifecycle.events import (
     CancelDone,
     Cause,
@@ -38,7 +28,20 @@ from headrace.connect.lifecycle.phases import (
     Target,
     kafka_state,
 )
-from headrace.connect.lifecycle.transition import Rung, UnitState, UnitTimeouts, transition
+from headrace.connect.lifecycle.transition import (
+    Action,
+    AskStop,
+    Cancel,
+    Kill,
+    Launch,
+    RecordState,
+    Refuse,
+    Release,
+    Rung,
+    UnitState,
+    UnitTimeouts,
+    transition,
+)
 
 __all__ = [
     "Action",
