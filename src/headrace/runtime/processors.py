@@ -357,14 +357,14 @@ class MapProcessor(_FunctionProcessor[Map]):
 
 
 class FlatMapValuesProcessor(_FunctionProcessor[FlatMapValues]):
-    """Gives any number of values for one."""
+    """A processor that forwards any number of values for one."""
 
     def process(self, chunk: Chunk) -> Chunk:
         return _flattened(self.function, *self.called(chunk))
 
 
 class FlatMapProcessor(_FunctionProcessor[FlatMap]):
-    """Gives any number of records for one."""
+    """A processor that forwards any number of records for one."""
 
     def process(self, chunk: Chunk) -> Chunk:
         kept, groups = self.function.each(chunk, chunk.key_list(), chunk.values)

@@ -158,7 +158,7 @@ class BaseStream(Generic[K, V]):
         serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Stream[K2, V2]:
-        """Give any number of records for one.
+        """Send on any number of records for each one.
 
         Parameters
         ----------

@@ -76,7 +76,7 @@ class Times(Generic[K, V]):
         max_future: timedelta | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Self:
-        """Give each record the time that the function finds in its value.
+        """Set the time of each record to the one that the function finds in its value.
 
         New times begin new watermarks: what was late by the old time need not be by the new one,
         and the other way round.
@@ -204,7 +204,7 @@ class Batches(BaseStream[K, V]):
         serde: Serde[V] | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> End:
-        """Give each committed batch to Spark's own writers, at least once; nothing follows.
+        """Hand each committed batch to Spark's own writers, at least once; nothing follows.
 
         The writer gets a Spark data frame and a :class:`~headrace.BatchToken` after the commit,
         one batch after the other.  It is called in a thread of the process that started the job,
@@ -448,7 +448,7 @@ class Stream(
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Any:
-        """Give each record the key that the selector finds in its value.
+        """Set the key of each record to the one that the selector finds in its value.
 
         Keys are plain data (see :mod:`headrace.keys`); ``1``, ``1.0`` and ``True`` are three keys.
 

@@ -197,7 +197,7 @@ class MapValues(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMap(Operator):
-    """Gives any number of records: the pairs that ``function(key, value)`` yields."""
+    """Sends on any number of records: the pairs that ``function(key, value)`` yields."""
 
     label: ClassVar[str] = "flat_map"
     changes_key: ClassVar[bool] = True
@@ -207,7 +207,7 @@ class FlatMap(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMapValues(Operator):
-    """Gives any number of values by ``function(value)``; the key stays."""
+    """Sends on any number of values by ``function(value)``; the key stays."""
 
     label: ClassVar[str] = "flat_map_values"
 
