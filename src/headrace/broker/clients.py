@@ -70,7 +70,7 @@ class QueueLocks:
         return len(self._locks) < self._most
 
     def release(self, group: str, client: str, queues: Iterable[tuple[str, int]]) -> None:
-        """Give up locks; those of other clients stay."""
+        """Release locks; those of other clients stay."""
         for queue in queues:
             lock = self._locks.get((group, queue))
             if lock is not None and lock.client == client:

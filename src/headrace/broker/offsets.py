@@ -190,7 +190,7 @@ class Questions:
             question.answer.set_result(command)
 
     def gone(self, peer: int) -> None:
-        """Give up on a client that is gone."""
+        """Forget a client that is gone."""
         for question in self._open.values():
             if question.peer == peer and not question.answer.done():
                 message = "the client closed its connection before it answered"

@@ -74,7 +74,7 @@ def given_security() -> dict[str, Any]:
 
 
 def connecting(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options; what it connects to takes them from :func:`given_security`."""
+    """Add the options to a command; what it connects to takes them from :func:`given_security`."""
     signature = inspect.signature(command, eval_str=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     more = [

@@ -121,7 +121,7 @@ def give_job(
     namesrv: NameServer = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Give a job to another account; what runs it now is fenced off. Only an admin can."""
+    """Make another account own a job; what runs it now is fenced off. Only an admin can."""
     from headrace.client import Jobs
     from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX, OpenRequest
     from headrace.runtime.jobs.journal import standing_of_job

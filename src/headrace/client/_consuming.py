@@ -91,7 +91,7 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """How far the queue was read beyond ``committable``."""
+        """Return how far the queue was read beyond ``committable``."""
         return self.next_offset - self.committable
 
     def add(self, messages: Sequence[StoredMessage], next_offset: int) -> None:

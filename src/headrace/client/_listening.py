@@ -79,7 +79,7 @@ class Listening:
             return self._failure(error, message)
 
     def close(self) -> None:
-        """Give up the threads; one that still works ends with its message."""
+        """Stop the threads; one that still works ends with its message."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -80,7 +80,7 @@ class LocalOffsets:
             return
 
     def get(self, queue: MessageQueue) -> int | None:
-        """Where to go on in a queue; None if it was never read."""
+        """Return where to go on in a queue; None if it was never read."""
         return self._offsets.get(queue)
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
@@ -117,7 +117,7 @@ class Positions(Protocol):
     """Offsets of a group or of a member."""
 
     async def start_of(self, queue: MessageQueue) -> int:
-        """Where to go on in a queue."""
+        """Return where to go on in a queue."""
         ...
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
@@ -134,7 +134,7 @@ class SharedPositions:
         self._retry_topic = retry_topic(puller.group)
 
     async def start_of(self, queue: MessageQueue) -> int:
-        """Where the group left off; what waits for another try is never passed over."""
+        """Return where the group left off; what waits for another try is never passed over."""
         committed = await self._puller.committed(queue)
         if committed is not None:
             return committed
@@ -155,7 +155,7 @@ class LocalPositions:
         self._offsets = offsets
 
     async def start_of(self, queue: MessageQueue) -> int:
-        """Where this member left off."""
+        """Return where this member left off."""
         known = self._offsets.get(queue)
         return await first_offset(self._puller, queue, self._start) if known is None else known
 
@@ -186,7 +186,7 @@ class MemberLocks:
         self._wanted: set[MessageQueue] = set()
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Whether the lock is surely still this member's."""
+        """Return whether the lock is surely still this member's."""
         granted = self._granted.get(queue)
         return granted is not None and self._now() - granted < _TRUSTED
 
@@ -215,7 +215,7 @@ class MemberLocks:
         return granted
 
     async def release(self, queues: Collection[MessageQueue]) -> None:
-        """Give locks back; one that cannot be told of it takes them back by itself."""
+        """Release locks; a broker that cannot be told of it takes them back by itself."""
         self._wanted.difference_update(queues)
         await self._unlock(
             [queue for queue in queues if self._granted.pop(queue, None) is not None]

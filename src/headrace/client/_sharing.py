@@ -141,13 +141,13 @@ class Sharing:
 
 
 async def start_offset(puller: AsyncPullConsumer, queue: MessageQueue, start: Start) -> int:
-    """Where a group begins in a queue: where it left off, else where ``start`` says."""
+    """Return where a group begins in a queue: where it left off, else where ``start`` says."""
     committed = await puller.committed(queue)
     return await first_offset(puller, queue, start) if committed is None else committed
 
 
 async def first_offset(puller: AsyncPullConsumer, queue: MessageQueue, start: Start) -> int:
-    """Where a reader begins in a queue that it has not read before."""
+    """Return where a reader begins in a queue that it has not read before."""
     if start == "first":
         return await puller.begin_offset(queue)
     if start == "last":

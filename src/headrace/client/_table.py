@@ -109,7 +109,7 @@ class RowIndex:
         return np.concatenate(replaced) if replaced else np.empty(0, np.int64)
 
     def move(self, digests: tuple[Int64s, Int64s], rows: Int64s) -> None:
-        """Give other rows to keys that have one."""
+        """Replace the rows of keys that have one."""
         self._rows[self._slots(digests)] = rows
 
     def remove(self, digests: tuple[Int64s, Int64s]) -> Int64s:
@@ -387,7 +387,7 @@ def _last_of_each(digests: tuple[Int64s, Int64s]) -> Int64s:
 
 
 def _deletes(columns: MessageColumns) -> npt.NDArray[np.bool_]:
-    """Which messages delete their key: by an empty body, or as RIP-58 marks it."""
+    """Return which messages delete their key: by an empty body, or as RIP-58 marks it."""
     empty = pc.equal(pc.binary_length(columns.body), 0)
     marked = columns.property(DELETE_MARKER).is_valid()
     found: npt.NDArray[np.bool_] = pc.or_(empty, marked).to_numpy(zero_copy_only=False)

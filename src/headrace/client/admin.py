@@ -61,7 +61,7 @@ class GroupAdministration:
     async def group_progress(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, QueueProgress]:
-        """How far a group has come in the queues of its topics, or of one topic.
+        """Return how far a group has come in the queues of its topics, or of one topic.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class GroupAdministration:
             await self.client.ask_broker(broker, make)
 
     async def lag(self, group: str, topic: str | None = None) -> GroupLag:
-        """How far a group is behind, by queue and in all; it need not ever have connected.
+        """Return how far a group is behind, by queue and in all; it need not ever have connected.
 
         Parameters
         ----------
@@ -307,7 +307,7 @@ class AsyncAdmin(GroupAdministration):
         return configs
 
     async def topic_stats(self, name: str) -> dict[MessageQueue, QueueRange]:
-        """What each queue of a topic holds."""
+        """Return what each queue of a topic holds."""
         ext = {"topic": name}
         found: dict[MessageQueue, QueueRange] = {}
         for broker in await self._brokers_of(name):
@@ -337,7 +337,7 @@ class AsyncAdmin(GroupAdministration):
         return await self.client.cluster_info()
 
     async def broker_status(self, broker: str) -> dict[str, str]:
-        """What a broker reports of itself, by name."""
+        """Return what a broker reports of itself, by name."""
         answer = await self.client.ask_broker(
             broker, lambda: Command(RequestCode.GET_BROKER_RUNTIME_INFO)
         )

@@ -46,7 +46,7 @@ class MemberRole:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """What the group reads."""
+        """Return what the group reads."""
         return tuple(self.subscriptions)
 
     def heartbeat(self) -> bytes:

@@ -347,7 +347,7 @@ class AsyncPullConsumer:
         return min(first, int(kept.columns().queue_offset[0]))
 
     async def end_offset(self, queue: MessageQueue) -> int:
-        """One past the last offset of a queue."""
+        """Return the offset after the last one of a queue."""
         return await self._ask_offset(queue, RequestCode.GET_MAX_OFFSET)
 
     async def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
@@ -355,7 +355,7 @@ class AsyncPullConsumer:
         return await _for_each(self.begin_offset, queues)
 
     async def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """One past the last offset of each queue."""
+        """Return the offset after the last one of each queue."""
         return await _for_each(self.end_offset, queues)
 
     async def offset_for_time(self, queue: MessageQueue, time: datetime) -> int:

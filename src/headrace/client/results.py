@@ -1,4 +1,4 @@
-"""What pulls give back."""
+"""The results of pulls."""
 
 from __future__ import annotations
 

@@ -514,7 +514,7 @@ def types_of(columns: Mapping[str, Node], schema: Schema) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class CellsOf:
-    """Gives the cells of records, one row of cells for each.
+    """A function that returns the cells of records, one row of cells for each.
 
     Examples
     --------

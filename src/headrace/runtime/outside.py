@@ -253,7 +253,7 @@ class DeliveryProcessor(Processor[Delivery]):
 
 
 class MessageReader(SourceReader):
-    """Gives the messages of a topic as columns."""
+    """A reader of the messages of a topic, as columns."""
 
     names_queues: ClassVar[bool] = True
     # Outside each queue counts for itself, and few long runs of a queue are quicker.

@@ -356,14 +356,14 @@ class MapProcessor(_FunctionProcessor[Map]):
 
 
 class FlatMapValuesProcessor(_FunctionProcessor[FlatMapValues]):
-    """Gives any number of values for one."""
+    """A processor that forwards any number of values for one."""
 
     def process(self, chunk: Chunk) -> Chunk:
         return _flattened(self.function, *self.called(chunk))
 
 
 class FlatMapProcessor(_FunctionProcessor[FlatMap]):
-    """Gives any number of records for one."""
+    """A processor that forwards any number of records for one."""
 
     def process(self, chunk: Chunk) -> Chunk:
         wide = _flattened(self.function, *self.called(chunk))

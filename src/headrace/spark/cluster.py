@@ -181,7 +181,7 @@ class Shipment:
     def stand_in(self, folder: Path) -> Path | None:
         """Put the driver's own Python where the command finds it on this machine.
 
-        Gives the folder that Spark's Java process must work in; None where the command is found
+        Return the folder that Spark's Java process must work in; None where the command is found
         from everywhere.
         """
         path = Path(self.python)
@@ -283,7 +283,7 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
 
     Its own are state and commit topics, and those that :meth:`Stream.through` names.
 
-    Gives the writable queues of every sink and state topic, in order.
+    Return the writable queues of every sink and state topic, in order.
 
     Raises
     ------

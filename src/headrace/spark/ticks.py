@@ -147,7 +147,7 @@ class Turns:
                 self._hand_out()
 
     def _hand_out(self) -> None:
-        """Give turns to those that wait, also what others have had for long."""
+        """Hand turns to those that wait, also what others have had for long."""
         now = self._clock()
         for kind in {turn.kind for turn in self._waiting}:
             waiting = [turn for turn in self._waiting if turn.kind is kind]

@@ -106,7 +106,7 @@ def end_of_task() -> None:
 
 @contextmanager
 def limited(job: JobConnection, control: Control, partition: int) -> Iterator[None]:
-    """Give a task the time that a batch may take.
+    """Bound a task by the time that a batch may take.
 
     Raises
     ------

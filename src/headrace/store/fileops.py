@@ -57,11 +57,11 @@ class FileOps:
         os.ftruncate(fd, size)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name, replacing what has it."""
+        """Rename a file, replacing what has it."""
         source.replace(target)
 
     def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name."""
+        """Link a file under a second name."""
         target.hardlink_to(source)
 
     def unlink(self, path: Path) -> None:

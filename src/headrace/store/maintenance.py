@@ -461,7 +461,7 @@ def _fill(units: Units, first: int, entry: Entry, payload: memoryview, offset: i
 def _fill_losses(
     units: Units, key: QueueKey, first: int, entry: Entry, payload: memoryview
 ) -> None:
-    """Give lost offsets their places inside the fence, and no size."""
+    """Put lost offsets into their places inside the fence, and no size."""
     taken = 0
     for loss in parse_losses(payload):
         if loss.is_delete:

@@ -251,7 +251,7 @@ def _read_as_columns(flow: Flow) -> None:
 
 
 def _named(step: NextOperator, label: str, columns: Sequence[Any], named: dict[str, Any]) -> Named:
-    """Give each column that is asked for with its name."""
+    """Return each column that is asked for with its name."""
     chosen: list[tuple[str, Node]] = []
     for given in columns:
         expression = col(given) if isinstance(given, str) else given

@@ -21,9 +21,9 @@ R_co = TypeVar("R_co", covariant=True)
 class Accumulator(ABC, Generic[V_contra, R_co]):
     """Folds values of one type into a result of another, one accumulator per key.
 
-    Give :meth:`add` and :meth:`result`.  With :meth:`merge` the records of a key are combined
-    before they move between stages, which is much faster; ``merge`` must then not depend on
-    which records were combined with which.
+    A subclass defines :meth:`add` and :meth:`result`.  One that defines :meth:`merge` too has the
+    records of a key combined before they move between stages, which is much faster; ``merge``
+    must not depend on which records were combined with which.
 
     What an accumulator knows lies in its attributes, which must be plain data, or written by the
     serde that ``aggregate`` was given.

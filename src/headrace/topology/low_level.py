@@ -236,7 +236,7 @@ class Context(Protocol):
         """Return a declared timer."""
 
     def forward(self, record: Record[Any, Any], child: str = "") -> None:
-        """Give a record to what follows, or to the child with a name."""
+        """Send a record to what follows, or to the child with a name."""
 
 
 class Processor(ABC, Generic[K, V, K2, V2]):

@@ -163,7 +163,7 @@ class SpoutCollector(Protocol):
         """End the batch here: what is emitted later belongs to the next one."""
 
     def fail(self, reason: str | BaseException) -> None:
-        """Give the batch up: the group rolls back to its last commit."""
+        """Abandon the batch: the group rolls back to its last commit."""
 
 
 class BoltCollector(Protocol):
@@ -187,7 +187,7 @@ class BoltCollector(Protocol):
         """Do nothing: a batch succeeds as a whole."""
 
     def fail(self, reason: str | BaseException | Tuple) -> None:
-        """Give the batch up: the group rolls back to its last commit."""
+        """Abandon the batch: the group rolls back to its last commit."""
 
 
 class CustomGrouping(Protocol):

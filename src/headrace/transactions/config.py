@@ -266,7 +266,7 @@ class Configuration(Mapping[str, Any]):
 
     @property
     def ignored(self) -> dict[str, str]:
-        """Of what was given: the keys that change nothing, and why."""
+        """Return the given keys that change nothing, each with the reason."""
         reasons = {name: CONFIG_KEYS[name].ignored for name in self.given}
         return {name: reason for name, reason in reasons.items() if reason}
 

@@ -190,7 +190,7 @@ async def delete_group(core: Core, request: Request) -> Command:
 
 
 async def send_back(core: Core, request: Request) -> Command:
-    """Give a message to a group again later, or keep it as a dead letter."""
+    """Deliver a message to a group again later, or keep it as a dead letter."""
     group = request.text("group")
     check_group(core, group)
     config = core.groups.get(group)

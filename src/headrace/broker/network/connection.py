@@ -79,7 +79,7 @@ class ConnectionLedger:
         return True
 
     def received(self, connection: Waiting) -> None:
-        """Give back the room of a frame that came whole, or never will."""
+        """Free the room of a frame that came whole, or never will."""
         size = self._receiving.pop(connection, 0)
         self._received -= size
         if size:
@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol):
         self._waiting_to_go = 0
 
     def _flush_portions(self, transport: asyncio.Transport) -> None:
-        """Give the transport as much as it takes; the rest stays here, as it is."""
+        """Write to the transport as much as it takes; the rest stays here, as it is."""
         pieces = iter(self._out)
         rest: list[Buffer] = []
         while not self._clogged:

@@ -221,7 +221,7 @@ class WorkerApi:
 
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a worker; its first parameter becomes the worker's API."""
+    """Add the options of a worker to a command; its first parameter becomes the worker's API."""
     signature = inspect.signature(command, eval_str=True)
     _, *own = signature.parameters.values()
     keyword = inspect.Parameter.KEYWORD_ONLY

@@ -137,7 +137,7 @@ def _end(_error: BaseException | None = None) -> None:
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """Give a command line without the options whose values are secrets.
+    """Return a command line without the options whose values are secrets.
 
     >>> without_secrets(["run", "--secret-key", "a", "--partitions", "2", "--secret-key=b", "job.py"])
     ['run', '--partitions', '2', 'job.py']

@@ -147,7 +147,7 @@ def is_reference(text: str) -> bool:
 
 
 def references(texts: Mapping[str, str]) -> dict[str, str]:
-    """Give each reference of a config with what it stands for: all that must not be shown of it.
+    """Return each reference of a config with what it stands for: all that must not be shown of it.
 
     One that cannot be read stands for nothing here; :func:`resolve` says why.
 

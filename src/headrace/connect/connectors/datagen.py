@@ -38,7 +38,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def column_seed(seed: int, name: str) -> int:
-    """Give each column chance of its own.
+    """Return a seed for each column, so that each has chance of its own.
 
     >>> column_seed(1, "a") == column_seed(1, "b")
     False

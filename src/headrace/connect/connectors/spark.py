@@ -279,7 +279,7 @@ class SparkSourceTask(SourceTask):
         return {"read": _way(config)} | _without(order_of(config), "read")
 
     def poll(self) -> None:
-        """Give nothing."""
+        """Return nothing."""
         self.context.stopping.wait(0.5)
 
 

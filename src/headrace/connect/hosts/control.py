@@ -284,12 +284,12 @@ class HostedSinkTask(_Hosted, SinkTaskContext):
             self._seek[queue] = next_offset
 
     def pause(self, *queues: Queue) -> None:
-        """Give no more records of these queues."""
+        """Deliver no more records of these queues."""
         with self._asking:
             self._paused.update(queues)
 
     def resume(self, *queues: Queue) -> None:
-        """Give records of these queues again."""
+        """Deliver records of these queues again."""
         with self._asking:
             self._paused.difference_update(queues)
 

@@ -238,7 +238,7 @@ def _line(position: int, body: bytes) -> bytes:
 
 
 def _split(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Give each line with its newline, and where it begins."""
+    """Yield each line with its newline, and where it begins."""
     at = 0
     while at < len(content):
         end = content.find(b"\n", at) + 1 or len(content)

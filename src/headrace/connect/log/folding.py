@@ -238,7 +238,7 @@ def _set_target(view: ClusterView, record: TargetSet, position: int) -> _Step:
 
 
 def _towards(entry: ConnectorEntry, target: Target, position: int) -> ConnectorEntry:
-    """Give a connector another target; one that stops has no tasks until it is asked again."""
+    """Set another target for a connector; one that stops has no tasks until it is asked again."""
     if target is Target.STOPPED:
         return msgspec.structs.replace(entry, target=target, tasks=(), tasks_version=0)
     generation = position if entry.target is Target.STOPPED else entry.generation
@@ -360,7 +360,7 @@ def _assign(view: ClusterView, record: AssignmentMade, position: int) -> _Step:
 def _moved(
     entry: ConnectorEntry, before: AssignmentMade | None, now: AssignmentMade, position: int
 ) -> ConnectorEntry:
-    """Give a new generation to what comes to another worker: copies there are new ones."""
+    """Begin a new generation of what comes to another worker: copies there are new ones."""
 
     def moves(task: int | None) -> bool:
         here = now.worker_of(entry.name, task)

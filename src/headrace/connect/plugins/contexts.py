@@ -94,11 +94,11 @@ class SinkTaskContext(_TaskContext):
 
     @abstractmethod
     def pause(self, *queues: Queue) -> None:
-        """Give no more records of these queues until :meth:`resume`."""
+        """Deliver no more records of these queues until :meth:`resume`."""
 
     @abstractmethod
     def resume(self, *queues: Queue) -> None:
-        """Give records of these queues again."""
+        """Deliver records of these queues again."""
 
     @abstractmethod
     def request_commit(self) -> None:

@@ -219,7 +219,7 @@ class _Chaos:
         self._chaos("start")
 
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
-        """Give each task the same."""
+        """Return the same config for each task."""
         self._chaos("task_configs")
         return [{"chaos.task": str(task)} for task in range(max_tasks)]
 

@@ -146,11 +146,11 @@ class KitSinkContext(_Kept, SinkTaskContext):
         self.positions[queue] = next_offset
 
     def pause(self, *queues: Queue) -> None:
-        """Give no more records of these queues."""
+        """Deliver no more records of these queues."""
         self.paused.update(queues)
 
     def resume(self, *queues: Queue) -> None:
-        """Give records of these queues again."""
+        """Deliver records of these queues again."""
         self.paused.difference_update(queues)
 
     def request_commit(self) -> None:

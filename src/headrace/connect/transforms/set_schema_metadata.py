@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SetSchemaMetadata(SidedTransform):
-    """Gives the schema of the key or value a name, a version, or both.
+    """Sets the name of the schema of the key or value, its version, or both.
 
     Examples
     --------

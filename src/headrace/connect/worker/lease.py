@@ -106,7 +106,7 @@ class WorkerLease:
         return self._judge(self._clock())
 
     def begin_again(self, silent: float) -> None:
-        """Give the worker a new lease: nothing that it ran is left, and it has joined again."""
+        """Begin a new lease of the worker: nothing that it ran is left, and it has joined again."""
         logger.warning("worker %s has joined its cluster again", self._worker)
         self._renewed = self._clock() - silent
         self._standing = WorkerRights.HELD

@@ -178,7 +178,7 @@ class BoltOutput(TaskOutput):
         """Do nothing: a batch succeeds as a whole."""
 
     def fail(self, reason: object) -> None:
-        """Give the batch up."""
+        """Abandon the batch."""
         self.failed = reason or "no reason given"
 
 
@@ -208,7 +208,7 @@ class SpoutOutput(TaskOutput):
         self.barrier = True
 
     def fail(self, reason: object) -> None:
-        """Give the batch up."""
+        """Abandon the batch."""
         self.failed = reason or "no reason given"
 
     def clear(self) -> None:

@@ -121,7 +121,7 @@ class Lease:
         self._keeper.start()
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self._over.set()
         if self._keeper is not None:
             self._keeper.join()
@@ -129,7 +129,7 @@ class Lease:
         self.release_for(self._owner)
 
     def release_for(self, owner: str) -> None:
-        """Give back the lease of an owner that cannot do so itself."""
+        """Release the lease of an owner that cannot do so itself."""
         try:
             queue = self._queue()
             body = self._body(queue, owner)
@@ -303,7 +303,7 @@ def _exists(pid: int) -> bool:
 
 
 def free_from_the_dead(client: Client, lease: Lease, commit_topic: str) -> bool:
-    """Give back the lease of a driver that is proven to be dead; tell whether there was one.
+    """Release the lease of a driver that is proven to be dead; tell whether there was one.
 
     Else it would hold for up to a minute, and another machine might get it when it ends.
     """

@@ -103,7 +103,7 @@ def _stores(record: CommitRecord) -> list[str]:
 
 
 def _grow(home: StateHome, store: str, partitions: int) -> None:
-    """Give a state topic enough queues; those beyond a job's partitions stay, empty."""
+    """Add the queues that a state topic lacks; those beyond a job's partitions stay, empty."""
     queues = home.queues(store)
     if len(queues) < partitions:
         # On other brokers too, its queues would stand in another order.
@@ -164,7 +164,7 @@ def exported(view: StateView) -> Iterator[str]:
 def import_state(home: StateHome, operator: str, lines: Iterable[str]) -> int:
     """Let the store of an operator hold what a file holds, in one committed step.
 
-    Gives the number of entries.
+    Return the number of entries.
 
     Raises
     ------

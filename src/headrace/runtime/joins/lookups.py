@@ -65,7 +65,7 @@ _TIME = struct.Struct("<q")
 
 
 class LatestJoinProcessor(Processor[LatestJoin]):
-    """Gives what each record meets on the other side when it comes.
+    """A join of each record with what it meets on the other side when it comes.
 
     The time of a pair is that of the later record.
     """
@@ -230,7 +230,7 @@ def over_present(
 ) -> tuple[Chunk, list[Any]]:
     """Call a function for each record whose value is not None, with its value or with columns.
 
-    Gives the records that are left, and for each the result, or None where there was no value.
+    Return the records that are left, and for each the result, or None where there was no value.
     """
     picks = [i for i, value in enumerate(chunk.values) if value is not None]
     rows = chunk.take(np.array(picks, np.intp))
@@ -254,7 +254,7 @@ def over_pairs(chunk: Chunk, function: UserFunction, *, takes_key: bool) -> Chun
 
 
 class TableJoinProcessor(Processor[TableJoin]):
-    """Gives the joined row of a key whenever one side's changes, and a delete when it ends."""
+    """A join of tables: the joined row of a key when one side's changes, a delete when it ends."""
 
     layout = LatestLayout()
 

@@ -347,7 +347,7 @@ def _written(session: KeySession) -> bytes:
 
 
 class SessionJoinProcessor(TimedJoinProcessor[SessionJoin]):
-    """Gives a pair as soon as a session holds both, and lonely records when the session ends.
+    """A join that forwards a pair once a session holds both, and lonely records when it ends.
 
     A lonely record's result has the time of the session's last record.
     """
@@ -408,7 +408,7 @@ class SessionJoinProcessor(TimedJoinProcessor[SessionJoin]):
     def _meet(
         self, one: KeySession, other: KeySession, arrivals: Arrivals, i: int, meetings: Meetings
     ) -> None:
-        """Give the pairs of two parts of a session that have come together."""
+        """Forward the pairs of two parts of a session that have come together."""
         name, mark, key = arrivals.names[i], arrivals.marks[i], arrivals.keys[i]
         for first, second in ((other, one), (one, other)):
             if not (first.sides[0] and second.sides[1]):

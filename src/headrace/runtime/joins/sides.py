@@ -169,7 +169,7 @@ class TimedJoinProcessor(Processor[JoinT]):
         raise NotImplementedError
 
     def give_alone(self, arrivals: Arrivals, i: int, meetings: Meetings) -> None:
-        """Give a record without a key, which nothing meets, where somebody wants it alone."""
+        """Forward a record without a key, which nothing meets, where somebody wants it alone."""
         port, value = arrivals.ports[i], arrivals.values[i]
         if port + 1 in self.operator.alone:
             found = (RIGHT, None, value) if port else (LEFT, value, None)
@@ -190,7 +190,7 @@ _WAITING = struct.Struct(">BI")
 
 
 class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
-    """Gives a pair as soon as its later record is there, and a lonely record when its time is up.
+    """A join that forwards a pair with its later record, and a lonely record when its time is up.
 
     Records lie in buckets as wide as the interval, so that a record looks into two of the other
     side at most.  A record that somebody wants alone has a timer until something meets it.
@@ -284,7 +284,7 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
             meetings.add(name, pair, max(time, record.time), mark)
 
     def advance_to(self, watermark: Watermark, meetings: Meetings) -> None:
-        """Give what nothing met in time, and drop what can meet nothing more."""
+        """Forward what nothing met in time, and drop what can meet nothing more."""
         sides = self._sides()
         if self.operator.alone:
             for record, port, key in self._lonely(watermark.time):
@@ -358,7 +358,7 @@ def _time_of(record: WaitingRecord) -> int:
 
 
 class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
-    """Gives a pair as soon as its later record is there, and lonely records when the window fires.
+    """A join that forwards a pair with its later record, and lonely records when the window fires.
 
     Records lie by the end of their window and key.
     """

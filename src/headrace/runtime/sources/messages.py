@@ -110,7 +110,7 @@ def newest_times(
 
 
 class SelectTimestampProcessor(Processor[SelectTimestamp]):
-    """Gives records other times; its clock is per source queue, behind a shuffle per partition."""
+    """Sets other times of records; its clock is per source queue, behind a shuffle per partition."""
 
     def __init__(self, operator: SelectTimestamp, context: ProcessorContext) -> None:
         super().__init__(operator, context)

@@ -117,7 +117,7 @@ _DELETE_MARKER = "empty_body"
 
 
 class StateTopicReader:
-    """Gives the entries of state topics, queue by queue.
+    """A reader of the entries of state topics, queue by queue.
 
     Parameters
     ----------

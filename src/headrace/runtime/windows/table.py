@@ -98,7 +98,7 @@ class ByRecordProcessor(Processor[WindowT]):
 
     @abstractmethod
     def close(self, key: bytes, parts: list[RecordGroup], watermark: Watermark) -> None:
-        """Give what is due and drop what is no longer needed."""
+        """Forward what is due and drop what is no longer needed."""
 
     @abstractmethod
     def bounds(self, part: RecordGroup) -> tuple[int, int]:
@@ -187,7 +187,7 @@ class ByRecordProcessor(Processor[WindowT]):
             self._plan(key)
 
     def taken(self, key: bytes, parts: list[RecordGroup]) -> None:
-        """Give what a record made complete."""
+        """Forward what a record made complete."""
 
     def _advance(self, watermark: Watermark) -> None:
         while self._agenda and self._agenda[0][0] <= watermark.time:
@@ -199,7 +199,7 @@ class ByRecordProcessor(Processor[WindowT]):
         self.event_time = watermark.time
 
     def fire(self, key: bytes, parts: list[RecordGroup], part: RecordGroup, mark: int) -> None:
-        """Give the result of a window that closes."""
+        """Forward the result of a window that closes."""
         if self.operator.emit == "update":
             self.update(key, [part])
         else:
@@ -207,7 +207,7 @@ class ByRecordProcessor(Processor[WindowT]):
             self._results.add(key, value, self.bounds(part), (part.last, mark, part.late_below))
 
     def update(self, key: bytes, parts: list[RecordGroup]) -> None:
-        """Give the results of parts that have changed."""
+        """Forward the results of parts that have changed."""
         held = self._store.held[key]
         for part in parts:
             if part.mark < 0:
@@ -317,7 +317,7 @@ class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
         return drops if fired == len(parts) else min(self._passed(parts[fired]), drops)
 
     def close(self, key: bytes, parts: list[RecordGroup], watermark: Watermark) -> None:
-        """Give the windows that have passed, and drop what no open one can hold."""
+        """Forward the windows that have passed, and drop what no open one can hold."""
         at = _fired(parts)
         while at < len(parts) and self._passed(parts[at]) <= watermark.time:
             self.fire(key, parts, parts[at], watermark.mark)
@@ -379,7 +379,7 @@ class CountProcessor(ByRecordProcessor[CountWindow]):
         return [part]
 
     def taken(self, key: bytes, parts: list[RecordGroup]) -> None:
-        """Give a window that is full."""
+        """Forward a window that is full."""
         part = parts[-1]
         if part.number == self.operator.windows.size:
             self.fire(key, parts, part, part.mark)
@@ -432,7 +432,7 @@ class SessionProcessor(ByRecordProcessor[SessionWindow]):
         return self._passed(parts[0]) if parts else None
 
     def close(self, key: bytes, parts: list[RecordGroup], watermark: Watermark) -> None:
-        """Give the sessions that have passed."""
+        """Forward the sessions that have passed."""
         while parts and self._passed(parts[0]) <= watermark.time:
             self.fire(key, parts, parts[0], watermark.mark)
             del parts[0]

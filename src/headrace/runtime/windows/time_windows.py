@@ -296,7 +296,7 @@ class TimeWindowProcessor(Processor[TimeWindow]):
     def _expanded(
         self, panes: Int64s, keys: Int64s
     ) -> tuple[np.ndarray[Any, np.dtype[np.intp]], Int64s]:
-        """Give each row once for each window of its pane, and the places of these."""
+        """Return each row once for each window of its pane, and the places of these."""
         starts, which = np.unique(panes, return_inverse=True)
         assigned = assign(self.operator.windows, starts)
         live = assigned.ends + self.operator.grace > self.event_time

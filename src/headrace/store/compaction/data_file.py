@@ -268,7 +268,7 @@ class DataWriter:
         self._notes += 1
 
     def release(self) -> None:
-        """Give back the descriptors; the next write opens the files again.
+        """Close the descriptors; the next write opens the files again.
 
         Caller: has synced, or gives the file up.
         """

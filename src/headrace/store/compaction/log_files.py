@@ -176,7 +176,7 @@ class FileAppender:
         self.durable = files.view.log_end
 
     def close(self, *, sync: bool) -> None:
-        """Give the files back, synced or not."""
+        """Close the files, synced or not."""
         try:
             if sync and not self._files.has_failed:
                 self._sync()

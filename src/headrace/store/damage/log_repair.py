@@ -253,7 +253,7 @@ def apply_rewrites(
 
 
 def keep_aside(path: Path, copy: Path, ops: FileOps) -> None:
-    """Give a file a second name where it is kept, or a copy where that cannot be."""
+    """Link a file under a second name where it is kept, or a copy where that cannot be."""
     if copy.exists():
         return
     try:

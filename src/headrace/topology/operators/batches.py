@@ -69,7 +69,7 @@ class DriverFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkDataFrame(BatchSink):
-    """Gives each committed batch to a writer, as a Spark data frame."""
+    """Hands each committed batch to a writer, as a Spark data frame."""
 
     label: ClassVar[str] = "sink_dataframe"
 

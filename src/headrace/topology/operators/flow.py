@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge(Operator):
-    """Gives the records of all its parents, in the order in which their messages arrived."""
+    """Sends on the records of all its parents, in the order in which their messages arrived."""
 
     label: ClassVar[str] = "merge"
 
@@ -44,7 +44,7 @@ class Branch(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output(Operator):
-    """Gives what its parent sends to an output with a name."""
+    """Sends on what its parent sends to an output with a name."""
 
     label: ClassVar[str] = "output"
 

@@ -172,7 +172,7 @@ _ABANDONED = 60.0
 
 
 class FileFollower:
-    """Gives the lines that are written to a path, each once, whatever file is behind it.
+    """A reader of the lines that are written to a path, each once, whatever file is behind it.
 
     A file that was renamed is read to its end before the one that took its name.  A file that was
     copied and cut off goes on in the copy.
@@ -458,7 +458,7 @@ def _paths(files: Sequence[str], known: Iterable[str]) -> dict[str, bool]:
 
 
 class FileSourceConnector(SourceConnector):
-    """Gives the lines of files as records, as they are written; see docs/connect-connectors.md."""
+    """Reads the lines of files as records, as they are written; see docs/connect-connectors.md."""
 
     version = "1.0"
     task = FileSourceTask

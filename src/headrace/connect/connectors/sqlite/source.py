@@ -144,7 +144,7 @@ def _opened(config: Config) -> sqlite3.Connection:
 
 
 class SqliteSourceConnector(SourceConnector):
-    """Gives new and changed rows of SQLite's tables; see docs/connect-connectors.md."""
+    """Reads new and changed rows of SQLite's tables; see docs/connect-connectors.md."""
 
     version = "1.0"
     task = SqliteSourceTask
