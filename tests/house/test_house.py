@@ -9,12 +9,12 @@ from tests.house.passage import modules_of_a_count
 
 #: The most that there may be of each; a change that needs more says why where it raises it.
 MOST = {
-    "modules": 508,
+    "modules": 502,
     "lines": 142_000,
     "imports, % of the code": 8.6,
     "class names used twice": 15,
-    "functions above 60 lines": 15,
-    "docstrings that open with Give": 79,
+    "functions above 60 lines": 12,
+    "docstrings that open with Give": 0,
 }
 
 
