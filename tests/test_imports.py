@@ -29,6 +29,7 @@ BOTTOM = {
     "quiet_log",
     "serdes",
     "settings",
+    "spelling",
     "user_lines",
     "watched",
 }

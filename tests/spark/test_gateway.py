@@ -20,6 +20,12 @@ def test_broken_pipe_of_an_idle_worker_is_left_out() -> None:
     assert shown([TRACEBACK, FRAME, FRAME, BROKEN, "next\n"]) == "next\n"
 
 
+def test_broken_pipe_is_left_out_with_lines_of_source() -> None:
+    source = ["    code = worker(sock, authenticated)\n", "           ^^^^^^^^^^^^^^\n"]
+    lines = [TRACEBACK, FRAME, *source, FRAME, "    outfile.flush()\n", BROKEN, "    next\n"]
+    assert shown(lines) == "    next\n"
+
+
 def test_broken_pipes_of_two_workers_at_once_are_left_out() -> None:
     lines = [TRACEBACK, TRACEBACK, FRAME, FRAME, BROKEN, FRAME, FRAME, BROKEN, "next\n"]
     assert shown(lines) == "next\n"

@@ -79,7 +79,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
         "takes a Table, not <stream 'source-orders'>",
         "stream.to_table()",
     ),
-    (lambda: joined(left_kye=len), TopologyError, "takes no option 'left_kye'", "mean left_key="),
+    (lambda: joined(left_kye=len), TopologyError, "takes no option 'left_kye'", "mean 'left_key'"),
     (lambda: joined(xyz=len), TopologyError, "no option 'xyz'", "it takes left_key, right_key"),
     (lambda: joined(within=5), TopologyError, "within at .* takes a timedelta, not 5", "minutes="),
     (lambda: joined(grace=5), TopologyError, "grace at .* takes a timedelta, not 5", "minutes="),

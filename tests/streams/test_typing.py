@@ -70,7 +70,7 @@ def test_types_follow_the_chain_through_lambdas() -> None:
     assert_type(keyed, KeyedStream[str, str])
     assert_type(keyed.where(lambda word: len(word) > 1), KeyedStream[str, str])
     assert_type(keyed.where(lambda key, word: key != word), KeyedStream[str, str])
-    assert_type(keyed.where(col("value") != ""), KeyedStream[str, str])
+    assert_type(lines.where(col("value") != ""), Stream[None, str])
     assert_type(keyed.peek(print), KeyedStream[str, str])
     assert_type(keyed.map_values(len), KeyedStream[str, int])
     assert_type(keyed.flat_map_values(lambda word: [word.encode()]), KeyedStream[str, bytes])

@@ -138,6 +138,8 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 _INCUBATOR = "WARNING: Using incubator modules"
 #: What Spark takes for a secret, unless it is told otherwise.
 _REDACTED = "(?i)secret|password|token|access[.]?key|credential"
+#: What stands below a frame of the daemon where Python has its source, with the marks below that.
+_SOURCE_LINE = re.compile(r"    +(code = worker\(|outfile\.flush\(|[~^]+\s*$)")
 _BROKEN_PIPE = "BrokenPipeError: [Errno 32] Broken pipe\n"
 
 
@@ -206,7 +208,7 @@ class NoiseFilter:
             return ""
         if line.startswith(_INCUBATOR):
             return ""
-        if self._begun and "pyspark/daemon.py" in line:
+        if self._begun and ("pyspark/daemon.py" in line or _SOURCE_LINE.match(line)):
             self._held += line
             return ""
         if self._begun and line == _BROKEN_PIPE:

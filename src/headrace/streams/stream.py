@@ -185,7 +185,7 @@ class Stream(Generic[K, V]):
         serde: Serde[Any] | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Stream[Any, Any]:
-        """Return any number of records for one, as pairs of key and value.
+        """Replace each record by any number of others, which the function gives as pairs.
 
         Examples
         --------
@@ -212,7 +212,7 @@ class Stream(Generic[K, V]):
         serde: Serde[Any] | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Stream[K, Any]:
-        """Return any number of values for one; the key stays.
+        """Replace each value by any number of others; the key stays.
 
         Examples
         --------

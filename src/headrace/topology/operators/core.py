@@ -199,7 +199,7 @@ class MapValues(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMap(Operator):
-    """Gives any number of records: the pairs that ``function(value)`` yields."""
+    """Makes any number of records: the pairs that ``function(value)`` yields."""
 
     label: ClassVar[str] = "flat_map"
     changes_key: ClassVar[bool] = True
@@ -211,7 +211,7 @@ class FlatMap(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMapValues(Operator):
-    """Gives any number of values by ``function(value)``; the key stays."""
+    """Makes any number of values by ``function(value)``; the key stays."""
 
     label: ClassVar[str] = "flat_map_values"
 
