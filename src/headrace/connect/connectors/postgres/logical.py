@@ -274,11 +274,8 @@ class _Changes:
     def __init__(self, partition: Position, translator: Translator) -> None:
         self._partition, self._translator = partition, translator
         self._records: list[SourceRecord] = []
-        #: New rows of one table that are no records yet, their places, and their moments' numbers.
-        self._run: list[Insert] = []
-        self._places: list[_RecordPlace] = []
-        self._moments: list[ChangeTime] = []
-        self._counts: list[int] = []
+        #: New rows of one table that are no records yet.
+        self._run: list[tuple[Insert, ChangeTime, _RecordPlace]] = []
         #: The place of the last record.
         self.last: _RecordPlace | None = None
 
@@ -294,7 +291,8 @@ class _Changes:
         if isinstance(change, Insert) and self._takes(change):
             place = _RecordPlace(place.lsn, place.record + 1)
             if place > given:
-                self._append(change, moment, place)
+                self._run.append((change, moment, place))
+                self.last = place
             return place
         self.end_run()
         for made in self._translator.translate(change, moment):
@@ -305,17 +303,8 @@ class _Changes:
 
     def _takes(self, change: Insert) -> bool:
         if self._run:
-            return change.relation == self._run[0].relation
+            return change.relation == self._run[0][0].relation
         return not self._records and self._translator.takes_columns(change.relation)
-
-    def _append(self, change: Insert, moment: ChangeTime, place: _RecordPlace) -> None:
-        if not self._moments or self._moments[-1] is not moment:
-            self._moments.append(moment)
-            self._counts.append(0)
-        self._counts[-1] += 1
-        self._run.append(change)
-        self._places.append(place)
-        self.last = place
 
     def _place(self, made: Made, place: _RecordPlace) -> None:
         self._records.append(made.placed(self._partition, place.offset))
@@ -323,22 +312,18 @@ class _Changes:
 
     def end_run(self) -> None:
         """Make records of new rows, as something else follows."""
-        moments = [
-            moment
-            for moment, count in zip(self._moments, self._counts, strict=True)
-            for _ in range(count)
-        ]
-        for change, moment, place in zip(self._run, moments, self._places, strict=True):
+        for change, moment, place in self._run:
             for made in self._translator.translate(change, moment):
                 self._place(made, place)
-        self._run, self._places, self._moments, self._counts = [], [], [], []
+        self._run = []
 
     def given(self) -> Sequence[SourceRecord] | SourceBatch:
         """Return everything."""
         if not self._run:
             return self._records
-        made = self._translator.new_rows(self._run, self._moments, self._counts)
-        return made.placed(self._partition, self._places[-1].offset)
+        changes, moments, places = zip(*self._run, strict=True)
+        made = self._translator.new_rows(changes, moments)
+        return made.placed(self._partition, places[-1].offset)
 
 
 class LogicalFeed:

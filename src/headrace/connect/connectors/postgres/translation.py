@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from logging import Logger
 from typing import TYPE_CHECKING, Any
 
@@ -191,29 +192,19 @@ class Translator:
         structs = reader.struct(rows)
         if structs is None:
             return [self._row(table, reader.value(row), "r", moment, None) for row in rows]
-        return self._columns(table, structs, "r", [moment], [len(rows)])
+        return self._columns(table, structs, "r", [moment] * len(rows))
 
     def takes_columns(self, relation: int) -> bool:
         """Tell whether new rows of a table can be told as columns."""
         table = self._tables[relation]
         return table is not None and table.rows.has_columns
 
-    def new_rows(
-        self, changes: Sequence[Insert], moments: Sequence[ChangeTime], counts: Sequence[int]
-    ) -> MadeColumns:
-        """Turn new rows of one table into records, as columns.
-
-        Parameters
-        ----------
-        changes
-            The rows, of a table that :meth:`takes_columns`.
-        moments, counts
-            Their transactions, and how many of them each of these made.
-        """
+    def new_rows(self, changes: Sequence[Insert], moments: Sequence[ChangeTime]) -> MadeColumns:
+        """Turn new rows of one table that :meth:`takes_columns` into records, as columns."""
         table = self._tables[changes[0].relation]
         assert table is not None
         structs = table.rows.loaded_struct([change.new for change in changes], table.loads)
-        return self._columns(table, structs, "c", moments, counts)
+        return self._columns(table, structs, "c", moments)
 
     def _columns(
         self,
@@ -221,17 +212,17 @@ class Translator:
         structs: pa.StructArray,
         action: str,
         moments: Sequence[ChangeTime],
-        counts: Sequence[int],
     ) -> MadeColumns:
         reader, count = table.rows, len(structs)
         key = reader.struct_key(structs)
         key_schema = None if key is None else reader.key_schema
-        # Which moment each row has: values are written once for each of them.
-        of = np.repeat(np.arange(len(moments)), counts)
-        times = pa.array([one.timestamp_ms for one in moments], pa.int64()).take(of)
+        # Rows of one moment follow each other: what it says is made once, and repeated.
+        runs = [(moment, len(list(rows))) for moment, rows in groupby(moments)]
+        of = np.repeat(np.arange(len(runs)), [length for _, length in runs])
+        times = pa.array([moment.timestamp_ms for moment, _ in runs], pa.int64()).take(of)
         if not self.envelope:
             return MadeColumns(table.topic, key, structs, key_schema, reader.schema, times)
-        sources = pa.array([_source(table, one) for one in moments], _SOURCE_ARROW)
+        sources = pa.array([_source(table, moment) for moment, _ in runs], _SOURCE_ARROW)
         parts = {
             "before": pa.nulls(count, structs.type),
             "after": structs,
