@@ -19,9 +19,10 @@ from headrace.streams.aggregates import (
     gather_top,
     running,
 )
-from headrace.streams.records import values_flat_mapped, values_mapped
+from headrace.streams.records import replaced
 from headrace.streams.stream import Stream
 from headrace.streams.tables import Table
+from headrace.topology import FlatMapValues, MapValues
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
@@ -73,7 +74,7 @@ class KeyedStream(Stream[K, V]):
         on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K, Any]:
         """Replace the value; see :meth:`Stream.map_values`."""
-        return KeyedStream(values_mapped(self._flow, function, name, serde, on_error))
+        return KeyedStream(replaced(self._flow, MapValues, function, name, serde, on_error))
 
     @overload
     def flat_map_values(
@@ -92,7 +93,7 @@ class KeyedStream(Stream[K, V]):
         on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K, Any]:
         """Return any number of values for one; see :meth:`Stream.flat_map_values`."""
-        return KeyedStream(values_flat_mapped(self._flow, function, name, serde, on_error))
+        return KeyedStream(replaced(self._flow, FlatMapValues, function, name, serde, on_error))
 
     def count(self, *, name: str | None = None, emit: Emit = "update") -> Table[K, int]:
         """Count the records of each key; the count never overflows.

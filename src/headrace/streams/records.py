@@ -37,60 +37,24 @@ if TYPE_CHECKING:
     from headrace.topology import ErrorPolicy, StateSpec, TimerSpec
 
 
-def mapped(
+def replaced(
     flow: Flow,
+    kind: type[Map | FlatMap | MapValues | FlatMapValues],
     function: Callable[..., Any],
     name: str | None,
     serde: Serde[Any] | None,
     on_error: ErrorPolicy,
 ) -> Flow:
-    """Replace keys and values."""
-    step, takes_key = _begin(flow, "map", function, name, on_error)
-    key, value = pair_hints(result_hint(function, step.caller.names))
-    operator = Map(**step.fields, function=function, takes_key=takes_key)
+    """Replace records, or their values, by one or any number of others, as the operator says."""
+    step, takes_key = _begin(flow, kind.label, function, name, on_error)
+    hint = result_hint(function, step.caller.names)
+    if issubclass(kind, FlatMap | FlatMapValues):
+        hint = item_hint(hint)
+    operator = kind(**step.fields, function=function, takes_key=takes_key)
+    if not kind.changes_key:
+        return step.add(operator, value=step.known(hint, serde))
+    key, value = pair_hints(hint)
     return step.add(operator, key=step.known(key), value=step.known(value, serde))
-
-
-def flat_mapped(
-    flow: Flow,
-    function: Callable[..., Any],
-    name: str | None,
-    serde: Serde[Any] | None,
-    on_error: ErrorPolicy,
-) -> Flow:
-    """Replace records by any number of others."""
-    step, takes_key = _begin(flow, "flat_map", function, name, on_error)
-    key, value = pair_hints(item_hint(result_hint(function, step.caller.names)))
-    operator = FlatMap(**step.fields, function=function, takes_key=takes_key)
-    return step.add(operator, key=step.known(key), value=step.known(value, serde))
-
-
-def values_mapped(
-    flow: Flow,
-    function: Callable[..., Any],
-    name: str | None,
-    serde: Serde[Any] | None,
-    on_error: ErrorPolicy,
-) -> Flow:
-    """Replace values."""
-    step, takes_key = _begin(flow, "map_values", function, name, on_error)
-    known = step.known(result_hint(function, step.caller.names), serde)
-    operator = MapValues(**step.fields, function=function, takes_key=takes_key)
-    return step.add(operator, value=known)
-
-
-def values_flat_mapped(
-    flow: Flow,
-    function: Callable[..., Any],
-    name: str | None,
-    serde: Serde[Any] | None,
-    on_error: ErrorPolicy,
-) -> Flow:
-    """Replace values by any number of others."""
-    step, takes_key = _begin(flow, "flat_map_values", function, name, on_error)
-    known = step.known(item_hint(result_hint(function, step.caller.names)), serde)
-    operator = FlatMapValues(**step.fields, function=function, takes_key=takes_key)
-    return step.add(operator, value=known)
 
 
 def mapped_async(

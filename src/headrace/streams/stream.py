@@ -20,19 +20,17 @@ from headrace.streams.outputs import (
     written,
 )
 from headrace.streams.records import (
-    flat_mapped,
     kept_by_function,
     keyed,
-    mapped,
     mapped_async,
     output_of,
     peeked,
     processed,
+    replaced,
     timed,
-    values_flat_mapped,
-    values_mapped,
 )
 from headrace.streams.routing import Branches, looped, merged, moved, parted
+from headrace.topology import FlatMap, FlatMapValues, Map, MapValues
 from headrace.topology.callers import caller
 
 if TYPE_CHECKING:
@@ -139,7 +137,7 @@ class Stream(Generic[K, V]):
         >>> orders.map(lambda order: (order["customer"], order["price"]))
         <stream 'map-orders'>
         """
-        return Stream(mapped(self._flow, function, name, serde, on_error))
+        return Stream(replaced(self._flow, Map, function, name, serde, on_error))
 
     @overload
     def map_values(
@@ -165,7 +163,7 @@ class Stream(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).map_values(len)
         <stream 'map_values-lines'>
         """
-        return Stream(values_mapped(self._flow, function, name, serde, on_error))
+        return Stream(replaced(self._flow, MapValues, function, name, serde, on_error))
 
     @overload
     def flat_map(
@@ -194,7 +192,7 @@ class Stream(Generic[K, V]):
         >>> lines.flat_map(lambda line: [(word, 1) for word in line.split()])
         <stream 'flat_map-lines'>
         """
-        return Stream(flat_mapped(self._flow, function, name, serde, on_error))
+        return Stream(replaced(self._flow, FlatMap, function, name, serde, on_error))
 
     @overload
     def flat_map_values(
@@ -220,7 +218,7 @@ class Stream(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).flat_map_values(str.split)
         <stream 'flat_map_values-lines'>
         """
-        return Stream(values_flat_mapped(self._flow, function, name, serde, on_error))
+        return Stream(replaced(self._flow, FlatMapValues, function, name, serde, on_error))
 
     def map_async(
         self,
