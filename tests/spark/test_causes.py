@@ -180,12 +180,16 @@ class Records:
         self.told: list[dict[str, Any]] = [executor("driver")]
         self.failed: list[tuple[str, str, str]] = []
         self.known, self.master = True, "spark://m:7077"
+        self.silent: set[str] = set()
 
     def executors(self) -> list[dict[str, Any]]:
         return self.told
 
     def failures(self) -> list[tuple[str, str, str]]:
         return self.failed
+
+    def gets_tasks(self, executor: str) -> bool:
+        return executor not in self.silent
 
     def is_known(self) -> bool:
         return self.known
@@ -287,6 +291,26 @@ def test_a_job_that_waits_for_cores_says_who_has_them(
         watch.look()
     assert len(caplog.messages) == 3
     assert watch.alone_at == now[0] - 90
+
+
+def test_executors_that_get_no_tasks_any_more_are_none(
+    watched: tuple[TaskWatch, Records, list[float]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection to one that ended while the driver was cut off never ends by itself."""
+    watch, records, now = watched
+    records.told += [executor("1"), executor("22")]
+    for silent in ({"1"}, {"1", "22"}):
+        records.silent = silent
+        assert caplog.messages == []
+        for _ in range(8):
+            now[0] += 1.5
+            assert watch.look() is None
+    assert "job words waits for cores" in caplog.messages[0]
+    records.known = False
+    now[0] += 1.5
+    error = watch.look()
+    assert error is not None
+    assert "no longer known" in error.message
 
 
 def test_a_master_that_has_forgotten_the_job_is_not_waited_for(

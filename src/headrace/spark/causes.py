@@ -271,7 +271,8 @@ class TaskWatch:
         self, spark: _Records, executors: Sequence[dict[str, Any]], now: float
     ) -> bool:
         """Say that nobody works for the job, and who has the cores, unless nobody ever will."""
-        if any(each["isActive"] and each["id"] != "driver" for each in executors):
+        others = (each["id"] for each in executors if each["isActive"] and each["id"] != "driver")
+        if any(spark.gets_tasks(executor) for executor in others):
             self._alone, self._tells_at = now, -math.inf
             return False
         self.alone_at = now
@@ -302,6 +303,7 @@ class _Records:
         self._context, self._jvm = context, jvm
         self._tracker = context.statusTracker()
         self._store: Any = context._jsc.sc().statusStore()  # noqa: SLF001
+        self._backend: Any = context._jsc.sc().schedulerBackend()  # noqa: SLF001
         self._json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
         scala = getattr(jvm.com.fasterxml.jackson.module.scala, "DefaultScalaModule$")
         self._json.registerModule(getattr(scala, "MODULE$"))
@@ -319,6 +321,14 @@ class _Records:
         """Return all executors that there are and were."""
         found: list[dict[str, Any]] = self._read(self._store.executorList(False))  # noqa: FBT003
         return found
+
+    def gets_tasks(self, executor: str) -> bool:
+        """Tell whether an active executor is given tasks.
+
+        One that was silent for too long is not, but counts as active until its connection ends.
+        Nothing ends that when the executor's machine, or the driver's, was cut off meanwhile.
+        """
+        return bool(self._backend.isExecutorActive(executor))
 
     def failures(self) -> Iterator[tuple[str, str, str]]:
         """Yield host, executor and cause of tasks that failed in stages that run."""
