@@ -22,8 +22,7 @@ from benchmarks.word_count import commits, job_settings
 from benchmarks.workers import worker_memory
 from headrace import Accumulator, StreamBuilder, Topology, hopping, serdes, tumbling
 from headrace.client import Admin, Client, PullConsumer
-from headrace.columns import col, count, explode
-from headrace.columns import sum as sum_of
+from headrace.columns import col, count, explode, sum as sum_of
 from headrace.protocol.transactions import CommitRecord
 from headrace.spark import StreamJob
 

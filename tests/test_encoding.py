@@ -12,8 +12,7 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.encoding import (
     decode,

@@ -14,9 +14,14 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigurationError
-from headrace.packing import Distributions, check, distributions, write_archive
-from headrace.packing import archive as contents
-from headrace.packing import archive as interpreter
+from headrace.packing import (
+    Distributions,
+    archive as contents,
+    archive as interpreter,
+    check,
+    distributions,
+    write_archive,
+)
 from headrace.packing.distributions import (
     SITE,
     files_of,

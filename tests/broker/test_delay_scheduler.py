@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.broker.delays import DeliveryProgress, Scheduler, delayed, parse_levels
 from headrace.broker.drafts import Draft

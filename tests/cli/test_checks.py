@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli import _doctor as checks
-from headrace.cli import main
+from headrace.cli import _doctor as checks, main
 from headrace.settings import JobSettings
 from tests.cli.ports import free_port
 

@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from headrace.cli import progress
-from headrace.cli import progress as progress_module
+from headrace.cli import progress, progress as progress_module
 from headrace.cli.progress import ending_of, line_of, shown
 from headrace.runtime.commit.drivers import LeaseWait
 

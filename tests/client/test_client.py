@@ -9,8 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.client import AsyncAdmin, AsyncClient, ClientSettings
-from headrace.client import client as client_module
+from headrace.client import AsyncAdmin, AsyncClient, ClientSettings, client as client_module
 from headrace.client._connection import open_connection
 from headrace.errors import (
     BrokerBusyError,

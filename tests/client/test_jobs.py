@@ -4,8 +4,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.client import Admin, Client, Jobs, MessageQueue, Producer, PullConsumer, StageTarget
-from headrace.client import Message as NewMessage
+from headrace.client import (
+    Admin,
+    Client,
+    Jobs,
+    Message as NewMessage,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    StageTarget,
+)
 from headrace.errors import (
     FencedError,
     PredecessorMismatchError,

@@ -6,8 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.client import MessageQueue, StoredMessage
 from headrace.client._consuming import ProcessQueue

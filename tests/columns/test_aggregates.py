@@ -8,14 +8,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace import StreamBuilder, Topology, TopologyError, TopologyTestDriver, serdes
-from headrace.columns import avg, col, count, explode
-from headrace.columns import max as maximum
-from headrace.columns import min as minimum
-from headrace.columns import sum as total
+from headrace.columns import avg, col, count, explode, max as maximum, min as minimum, sum as total
 from headrace.columns.cells import CellsSerde
 from headrace.errors import DeserializationError, UserCodeError
 

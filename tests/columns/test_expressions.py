@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from headrace.columns import Expression, Schema, coalesce, col, concat, explode, if_else, lit
 from headrace.columns.functions import Explosion, evaluate, exploded, filtered

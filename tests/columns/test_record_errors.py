@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from headrace import StreamBuilder, TopologyTestDriver, serdes, tumbling
-from headrace.columns import col, count
-from headrace.columns import sum as sum_of
+from headrace.columns import col, count, sum as sum_of
 from headrace.errors import UserCodeError
 from headrace.streams import Stream
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace import (
     StreamBuilder,
@@ -20,9 +19,7 @@ from headrace import (
     session,
     tumbling,
 )
-from headrace.columns import avg, col, count
-from headrace.columns import max as maximum
-from headrace.columns import sum as total
+from headrace.columns import avg, col, count, max as maximum, sum as total
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace import StreamBuilder, serdes
 from headrace.runtime.commit.journal.transactions import SizeEstimate, cut_to_bytes

@@ -10,8 +10,7 @@ import pytest
 
 from headrace import StreamBuilder, Topology, serdes, tumbling
 from headrace.protocol.transactions import StagedPart
-from headrace.runtime.commit.journal.publishing import counted_once
-from headrace.runtime.commit.journal.publishing import totals as totals_of
+from headrace.runtime.commit.journal.publishing import counted_once, totals as totals_of
 from tests.clusters import Cluster
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig

@@ -27,8 +27,7 @@ from headrace import (
     value_state,
     window_state,
 )
-from headrace.columns import count
-from headrace.columns import sum as sum_of
+from headrace.columns import count, sum as sum_of
 from headrace.errors import StateError
 from headrace.runtime.jobs.reset import exported, import_state, rescale
 from headrace.runtime.stage import PROCESSORS

@@ -4,8 +4,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.errors import ProtocolError
 from headrace.protocol import groups, routes

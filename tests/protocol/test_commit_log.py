@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.protocol.transactions import (
     CommitReader,

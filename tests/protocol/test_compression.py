@@ -5,8 +5,7 @@ import tracemalloc
 import zlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.errors import ProtocolError
 from headrace.protocol.messages import compress, decompress

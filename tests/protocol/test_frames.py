@@ -5,8 +5,7 @@ import json
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.errors import ProtocolError
 from headrace.protocol.codes import VERSION, RequestCode

@@ -5,8 +5,7 @@ import os
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.errors import ProtocolError
 from headrace.protocol.properties import UniqueKeys, decode_offset_id, encode_offset_id

@@ -3,8 +3,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.errors import MessageRejectedError, ProtocolError
 from headrace.protocol.messages import Message, StoredMessage, decode_messages, encode_batch

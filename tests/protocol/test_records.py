@@ -5,8 +5,7 @@ import zlib
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.errors import MessageRejectedError, MessageTooLargeError, ProtocolError
 from headrace.protocol import records as records_module

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace import StreamBuilder, serdes
 from headrace.client import Admin, Client, MessageQueue

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace import StreamBuilder, Topology, TopologyTestDriver, serdes
-from headrace import columns as of
+from headrace import StreamBuilder, Topology, TopologyTestDriver, columns as of, serdes
 from headrace.runtime import TestRecord
 from headrace.topology import Accumulator
 from headrace.topology.windows import count_window, hopping, session, sliding, tumbling

@@ -6,9 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given as drawn
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import given as drawn, settings, strategies as st
 
 from headrace import serdes
 from headrace.errors import TopologyError

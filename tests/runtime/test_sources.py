@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace import StreamBuilder, serdes
 from headrace.errors import DeserializationError, TopicNotFoundError, TopologyError, UserCodeError

@@ -7,9 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given as drawn
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import given as drawn, settings, strategies as st
 
 from headrace import hopping, session, sliding, tumbling
 from headrace.errors import TopologyError

@@ -15,8 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark import cloudpickle
 
 from headrace import StreamBuilder, TopologyTestDriver, serdes
-from headrace.columns import col, count
-from headrace.columns import sum as total
+from headrace.columns import col, count, sum as total
 from headrace.errors import DeserializationError, SerializationError
 from headrace.serdes import RegisteredSchema, SchemaRegistry
 

@@ -25,8 +25,7 @@ from headrace.runtime.commit.journal.publishing import Publisher
 from headrace.runtime.state import local
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.state.store import ChangeSet
-from headrace.spark import driver as coordinator
-from headrace.spark import source, standby
+from headrace.spark import driver as coordinator, source, standby
 from headrace.store import MessageStore, QueueAppend, StageKey
 from headrace.store.fileops import read_all
 from headrace.store.log import CommitLog

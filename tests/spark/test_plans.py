@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from headrace import StreamBuilder, serdes, tumbling
-from headrace import settings as settings_module
+from headrace import StreamBuilder, serdes, settings as settings_module, tumbling
 from headrace.broker import EmbeddedBroker
 from headrace.errors import WorkerMismatchError
 from headrace.runtime.control import SUMMARY_STAGE, Block, BlockKind

@@ -7,9 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as effort
-from hypothesis import strategies as st
+from hypothesis import given, settings as effort, strategies as st
 
 from headrace.errors import InvalidParameterError, MessageTooLargeError, NotFoundError
 from headrace.store import MessageStore, ReadStatus

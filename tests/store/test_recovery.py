@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as effort
-from hypothesis import strategies as st
+from hypothesis import given, settings as effort, strategies as st
 
 from headrace.errors import CorruptLogError
 from headrace.store import MessageStore, RecoveryReport, StageKey

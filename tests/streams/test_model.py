@@ -12,9 +12,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, note, seed, settings
-from hypothesis import given as with_data
-from hypothesis import strategies as st
+from hypothesis import (
+    HealthCheck,
+    example,
+    given as with_data,
+    note,
+    seed,
+    settings,
+    strategies as st,
+)
 
 from headrace import StreamBuilder, Topology, TopologyTestDriver, serdes
 from headrace.runtime import TestRecord

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, Inexact
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace import Accumulator, serdes
 from headrace.errors import SerializationError

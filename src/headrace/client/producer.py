@@ -20,7 +20,7 @@ from headrace.keys import encode_key, key_from_properties, partition_of
 from headrace.protocol.batch_columns import encode_batch_columns, keys_properties
 from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
 from headrace.protocol.frames import Buffer, Command
-from headrace.protocol.messages import Message, encode_batch
+from headrace.protocol.messages import Message as Message, encode_batch  # noqa: PLC0414
 from headrace.protocol.properties import KEYS, UNIQ_KEY, UniqueKeys
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from headrace.protocol.journal_tags import (
     parse_tags,
 )
 from headrace.protocol.layout import record_starts
-from headrace.protocol.messages import StoredMessage, decode_messages
+from headrace.protocol.messages import StoredMessage as StoredMessage, decode_messages  # noqa: PLC0414
 from headrace.protocol.routes import LOGICAL_BROKER
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import SchemaError
+from headrace.errors import SchemaError as SchemaError  # noqa: PLC0414
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,11 @@ from pyspark import cloudpickle
 
 from headrace.errors import HeadraceError, TopologyError, UnsafeFileError, WorkerMismatchError
 from headrace.runtime.job_plan import JobPlan
-from headrace.runtime.standing import OperatorStatistics, longest, operator_statistics
+from headrace.runtime.standing import (
+    OperatorStatistics as OperatorStatistics,  # noqa: PLC0414
+    longest,
+    operator_statistics,
+)
 from headrace.serdes.base import travelling_with
 
 if TYPE_CHECKING:

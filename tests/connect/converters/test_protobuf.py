@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2 as pb
-from google.protobuf import timestamp_pb2, wrappers_pb2
-from hypothesis import given
-from hypothesis import strategies as st
+from google.protobuf import descriptor_pb2 as pb, timestamp_pb2, wrappers_pb2
+from hypothesis import given, strategies as st
 
 from headrace.connect.converters import ProtobufConverter
 from headrace.connect.numbers import single

@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.connect.converters import (
     BooleanConverter,
@@ -23,8 +22,7 @@ from headrace.connect.converters import (
     StringConverter,
 )
 from headrace.connect.numbers import single
-from headrace.connect.schema import STRING, Schema
-from headrace.connect.schema import struct as struct_schema
+from headrace.connect.schema import STRING, Schema, struct as struct_schema
 from headrace.errors import ConnectorConfigError, DeserializationError, SerializationError
 from tests.connect.converters.kafka_cases import (
     UnrepresentableError,

@@ -21,8 +21,7 @@ import psycopg
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from pyarrow import fs
 
-from headrace.client import Admin, Client, Message, PullConsumer
-from headrace.client import Producer as RocketProducer
+from headrace.client import Admin, Client, Message, Producer as RocketProducer, PullConsumer
 from headrace.errors import TopicNotFoundError
 from tests.broker.replication.test_replicas import info, promote
 from tests.connect.chaos.workers import Worker

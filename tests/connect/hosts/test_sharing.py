@@ -18,8 +18,7 @@ import pytest
 
 from benchmarks.connect_worker import await_true
 from headrace.connect.config import Masking
-from headrace.connect.hosts import HostSettings, ProcessLauncher
-from headrace.connect.hosts import host as hosting
+from headrace.connect.hosts import HostSettings, ProcessLauncher, host as hosting
 from headrace.connect.lifecycle import boot_time
 from headrace.connect.log import ClusterView, ConnectorPut, TasksPut, fold
 from headrace.connect.worker import Failed, PluginAnswer, Started, WorkerSettings

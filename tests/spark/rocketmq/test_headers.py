@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.errors import MessageRejectedError
 from headrace.protocol.properties import decode_properties, encode_properties

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.client import MessageQueue
 from headrace.spark.rocketmq.source import ReadRange, share_out, split_ranges

@@ -6,9 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase
-from hypothesis import settings as effort
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, settings as effort, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.store import MessageStore

@@ -6,9 +6,7 @@ import os
 import random
 from collections.abc import Sequence
 
-from hypothesis import HealthCheck, Phase, seed, settings
-from hypothesis import given as with_data
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given as with_data, seed, settings, strategies as st
 
 from headrace import StreamBuilder, Topology, serdes
 from tests.streams.model.inputs import ALL_QUEUES, QUEUES, Sent, ends, plans

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace import StreamBuilder
-from headrace.columns import col, count
-from headrace.columns import max as greatest
-from headrace.columns import sum as total
+from headrace.columns import col, count, max as greatest, sum as total
 from tests.streams.model.plans import FLUSH, KINDS, Input, Plan, Record, folded
 
 __all__ = ["Columns", "Latest", "Retracted"]

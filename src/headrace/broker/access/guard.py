@@ -14,8 +14,7 @@ from headrace.broker.access.accounts import AccessRules, Account, Permission, lo
 from headrace.broker.requests import failure
 from headrace.broker.topics import RETRY_PREFIX
 from headrace.errors import HeadraceError, SettingsError
-from headrace.protocol.codes import ACCESS_KEY, ResponseCode, is_signed_with
-from headrace.protocol.codes import RequestCode as Code
+from headrace.protocol.codes import ACCESS_KEY, RequestCode as Code, ResponseCode, is_signed_with
 from headrace.protocol.groups import Heartbeat, LockRequest
 from headrace.protocol.routes import JsonBody
 from headrace.protocol.transactions import (

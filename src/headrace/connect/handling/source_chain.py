@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from headrace.connect.columns import PROPERTIES, SOURCE_SCHEMA
 from headrace.connect.config import Masking
-from headrace.connect.config.chain import Link, converter_links
-from headrace.connect.config.chain import links as read_links
+from headrace.connect.config.chain import Link, converter_links, links as read_links
 from headrace.connect.handling.conversion import Converters
 from headrace.connect.handling.failures import Handling, Skipped, TransformLink, transformed
 from headrace.connect.handling.retrying import ErrorPolicy, HandlingStage

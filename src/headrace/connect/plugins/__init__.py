@@ -10,11 +10,13 @@ from headrace.connect.plugins.contexts import (
     SourceTaskContext,
 )
 from headrace.connect.plugins.tasks import SinkTask, SourceTask, Task
+from headrace.errors import RetriableError
 
 __all__ = [
     "Connector",
     "ConnectorContext",
     "OffsetReader",
+    "RetriableError",
     "SinkConnector",
     "SinkTask",
     "SinkTaskContext",

@@ -10,8 +10,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.connect.lifecycle import Cause, Phase, Target
-from headrace.connect.lifecycle import RecordState as NewState
+from headrace.connect.lifecycle import Cause, Phase, RecordState as NewState, Target
 from headrace.connect.log import (
     ClusterView,
     CompactedRecord,

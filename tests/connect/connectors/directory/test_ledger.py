@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from headrace.connect.connectors.directory import DirectorySourceConnector
 from headrace.connect.connectors.formats.task import FileLedger

@@ -8,8 +8,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from headrace.connect.connectors.directory import DirectorySinkConnector
 from headrace.errors import ConnectorConfigError, SerializationError

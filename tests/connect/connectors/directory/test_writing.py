@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.connect.connectors.formats.writing import as_written, write_rows
 from headrace.connect.connectors.texts import as_json

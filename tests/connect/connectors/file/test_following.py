@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from headrace.connect.connectors.file._identity import FilePosition, LineFormat, history
 from headrace.connect.connectors.file.source import FileFollower, ReadLimits

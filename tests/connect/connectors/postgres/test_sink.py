@@ -25,11 +25,9 @@ from headrace.connect.schema import (
     TIME,
     TIMESTAMP,
     array,
+    decimal as decimal_of,
     mapping,
     struct,
-)
-from headrace.connect.schema import (
-    decimal as decimal_of,
 )
 from headrace.errors import FencedError, ProcessingError, StateError
 from tests.connect.connectors.postgres.conftest import Connection

@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from headrace.broker import spawn_broker
-from headrace.client import Admin, Client, Message, Producer, TransactionProducer
-from headrace.client import LocalTransactionState as State
+from headrace.client import (
+    Admin,
+    Client,
+    LocalTransactionState as State,
+    Message,
+    Producer,
+    TransactionProducer,
+)
 from headrace.connect.connectors.rocketmq import RocketMQSourceConnector
 from headrace.connect.connectors.rocketmq.sink import ORIGIN
 from headrace.connect.records import SourceRecord

@@ -9,8 +9,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from headrace.connect import SchemaError, SinkRecord
 from headrace.connect.connectors.s3 import S3SinkConnector, sink, source

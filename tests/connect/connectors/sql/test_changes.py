@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.connect.connectors.sql import Change, Mode, TableName, plan
 from tests.connect.connectors.sinks import record
