@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.broker.network.listener import Limits
+from headrace.broker.settings import Limits
 from headrace.protocol.codes import Credentials, RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.transactions import OpenRequest

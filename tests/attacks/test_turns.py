@@ -16,7 +16,7 @@ import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.broker.handlers import HANDLERS
-from headrace.broker.network.listener import Limits
+from headrace.broker.settings import Limits
 from headrace.protocol.codes import RequestCode as Code
 from headrace.protocol.messages import Message, encode_batch
 from headrace.protocol.records import encode_records

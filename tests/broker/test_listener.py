@@ -6,7 +6,8 @@ import asyncio
 import socket
 
 from headrace.broker.network.connection import Connection, ConnectionLedger, Hooks
-from headrace.broker.network.listener import Admission, Limits, Listener
+from headrace.broker.network.listener import Admission, Listener
+from headrace.broker.settings import Limits
 
 
 def test_connection_that_comes_while_the_port_closes_is_closed() -> None:

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from headrace.broker import EmbeddedBroker
-from headrace.broker.network.listener import Limits
 from headrace.broker.offsets import Questions
+from headrace.broker.settings import Limits
 from headrace.errors import RequestTimeoutError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command, encode

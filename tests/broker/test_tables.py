@@ -8,9 +8,9 @@ import pytest
 
 from headrace.broker import EmbeddedBroker, core
 from headrace.broker.clients import QueueLocks
-from headrace.broker.handlers.pull import LongPolls
 from headrace.broker.offsets import ConsumerOffsets
 from headrace.broker.snapshots import load_snapshot, save_snapshot
+from headrace.broker.waiting import LongPolls
 from headrace.errors import CorruptLogError
 
 Table = dict[str, dict[str, dict[int, int]]]

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from headrace.broker.access import read_rules
-from headrace.broker.network.listener import Limits
 from headrace.broker.requests import Request
+from headrace.broker.settings import Limits
 from headrace.errors import (
     HeadraceError,
     InvalidParameterError,

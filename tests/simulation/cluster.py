@@ -22,7 +22,7 @@ import headrace.store.replication.copyist
 import headrace.store.store
 from headrace.broker import BrokerServer, BrokerSettings
 from headrace.broker.core import Core
-from headrace.broker.handlers.pull import Queue
+from headrace.broker.waiting import Queue
 from headrace.errors import (
     BrokerStorageError,
     FencedError,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from headrace.broker.embedded import BrokerProcess, EmbeddedBroker, spawn_broker
-from headrace.broker.network.listener import Limits
 from headrace.broker.replication.remote import PeerSecurity
-from headrace.broker.server import BrokerServer, BrokerSettings, BrokerStatistics
+from headrace.broker.server import BrokerServer, BrokerStatistics
+from headrace.broker.settings import BrokerSettings, Limits
 
 __all__ = [
     "BrokerProcess",

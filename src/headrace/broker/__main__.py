@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import get_args
 
 from headrace.broker.embedded import READY_LINE, ExitCode
-from headrace.broker.network.listener import Limits, raise_limit
+from headrace.broker.network.listener import raise_limit
 from headrace.broker.replication.remote import PeerSecurity
-from headrace.broker.server import BrokerServer, BrokerSettings, TlsMode
+from headrace.broker.server import BrokerServer
+from headrace.broker.settings import BrokerSettings, Limits, TlsMode
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError
 
 _MIB = 1024 * 1024

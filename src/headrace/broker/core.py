@@ -11,20 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from headrace.broker import requests
 from headrace.broker.clients import ClientRegistry, Notify, QueueLocks
 from headrace.broker.delays import DelayedDelivery
-from headrace.broker.handlers.pull import (
-    AppendOutcome,
-    Appends,
-    LongPolls,
-    Mailbox,
-    OnAppended,
-    Queue,
-)
 from headrace.broker.jobs import JobBook
 from headrace.broker.naming.registry import NameServer
 from headrace.broker.offsets import ConsumerOffsets, GroupTable, Questions
@@ -37,20 +28,36 @@ from headrace.broker.topics import (
     COMPACTED,
     RETRY_PREFIX,
     TopicTable,
-    keep_as_configured,
+    is_compacted,
 )
 from headrace.broker.transactions import Transactions
-from headrace.errors import BrokerError, StoreError
+from headrace.broker.waiting import (
+    AppendOutcome,
+    Appends,
+    LongPolls,
+    Mailbox,
+    OnAppended,
+    Queue,
+)
+from headrace.errors import (
+    BrokerBusyError,
+    BrokerError,
+    InvalidParameterError,
+    MessageRejectedError,
+    StoreError,
+)
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.groups import SubscriptionGroupConfig
+from headrace.protocol.records import largest_records
 from headrace.protocol.routes import MappingDetail, TopicConfig, dumps
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.broker.drafts import Draft
-    from headrace.broker.replication.follower import FollowerTask
     from headrace.broker.requests import Peer, Request
-    from headrace.broker.server import BrokerSettings
+    from headrace.broker.settings import BrokerSettings
+    from headrace.protocol.frames import Buffer
+    from headrace.protocol.groups import Heartbeat
     from headrace.store import AppendResult, MessageStore, QueueAppend
 
 
@@ -60,6 +67,25 @@ T = TypeVar("T")
 #: So many things of a request are worked on in one turn of the loop.
 _PART = 250
 _OffsetTable = dict[str, dict[str, dict[int, int]]]
+
+
+class Following(Protocol):
+    """What follows a primary."""
+
+    def start(self) -> None:
+        """Begin to follow."""
+
+    async def stop(self) -> None:
+        """Follow no more; what was received is appended."""
+
+    def require_whole(self, *, force: bool) -> None:
+        """Refuse to take over while something is missing."""
+
+    async def await_position(self, position: int, patience: float) -> None:
+        """Wait until the log has come so far."""
+
+    async def take_tables(self) -> None:
+        """Take the primary's tables once more."""
 
 
 class Core:
@@ -128,7 +154,7 @@ class Core:
         #: This broker's part in replication.
         self.replication = Replication(self)
         #: The task that follows a primary, while this broker follows one.
-        self.follower: FollowerTask | None = None
+        self.follower: Following | None = None
         #: What clients were asked.
         self.questions = Questions()
         #: What was refused.
@@ -310,8 +336,8 @@ class Core:
         GroupNotFoundError
             When there is no such group, and none may be created.
         """
-        requests.check_group(self, group)
-        requests.check_new_topic(self, RETRY_PREFIX + group)
+        self.check_group(group)
+        self.check_new_topic(RETRY_PREFIX + group)
         queues = max(1, self.groups.get(group).retry_queue_nums)
         self.ensure_topic(RETRY_PREFIX + group, queues)
         return self.topics.get(RETRY_PREFIX + group)
@@ -319,7 +345,7 @@ class Core:
     async def ensure_compacted(self, name: str) -> None:
         """Create a topic of one queue that keeps the newest message of each key, durably."""
         config = self.topics.create(name, queues=1, attributes=COMPACTED)
-        if (kept := keep_as_configured(self, config)) is not None:
+        if (kept := self.keep_as_configured(config)) is not None:
             await self.stored(kept)
         await self.save()
 
@@ -378,7 +404,7 @@ class Core:
             timer.cancel()
             self.polls.remove(poll)
 
-        requests.check_polls(self, peer)
+        self.check_polls(peer)
         poll = self.polls.add(queues, owner=peer.number, wake=woken)
         timer = self.loop.call_later(seconds, expired)
         return end
@@ -457,6 +483,109 @@ class Core:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    # Whether the tables take one more entry: what clients can make without being asked.
+
+    def check_polls(self, peer: Peer) -> None:
+        """Refuse to let one more request wait when too many do."""
+        limits = self.settings.limits
+        if self.polls.of(peer.number) >= limits.max_polls:
+            message = f"{limits.max_polls} requests of this connection wait for messages already"
+            raise BrokerBusyError(message, hint="The limit is max_polls; use more connections.")
+        if len(self.polls) >= limits.max_polls_in_all:
+            message = f"{limits.max_polls_in_all} requests wait for messages already"
+            raise BrokerBusyError(message, hint="The broker's limit is max_polls_in_all.")
+
+    def check_new_topic(self, name: str) -> None:
+        """Refuse to create a topic that nobody asked for when there are too many."""
+        most = self.settings.limits.max_topics
+        if name not in self.topics and len(self.topics) >= most:
+            message = f"topic {name!r} is not created: there are {len(self.topics)} topics already"
+            raise BrokerBusyError(message, hint="Create it by hand, or raise the limit max_topics.")
+
+    def check_staged(self, job: str, size: int) -> None:
+        """Refuse to keep more for an account than it may have staged and not committed."""
+        limits, owner = self.settings.limits, self.jobs.owner(job)
+        found = [
+            sums
+            for each, sums in self.store.staged_sums().items()
+            if self.jobs.owner(each) == owner
+        ]
+        parts, held = sum(each for each, _ in found), sum(each for _, each in found)
+        if parts >= limits.max_staged_parts or held + size > limits.max_staged_bytes:
+            whose = f"of the account {owner!r}" if owner else "that belong to no account"
+            message = (
+                f"the jobs {whose} have staged {held:,} bytes in {parts:,} parts: job {job!r} can"
+            )
+            hint = "They go with the next commit or epoch; the limits are max_staged_bytes and"
+            raise BrokerBusyError(f"{message} stage no more", hint=f"{hint} max_staged_parts.")
+
+    def check_group(self, name: str) -> None:
+        """Refuse a consumer group that has never been seen when there are too many."""
+        most = self.settings.limits.max_groups
+        if name in self.groups or self.offsets.knows(name) or self.clients.group(name) is not None:
+            return
+        if max(len(self.groups), self.offsets.group_count, self.clients.group_count) >= most:
+            message = f"group {name!r} is not let in: there are {most} consumer groups already"
+            raise BrokerBusyError(message, hint="Delete groups, or raise the limit max_groups.")
+
+    def check_heartbeat(self, beat: Heartbeat, peer: int) -> None:
+        """Refuse a heartbeat that names more than a client can mean, with those before it."""
+        limits = self.settings.limits
+        named = self.clients.would_join(beat, peer)
+        if named > limits.max_groups_per_client:
+            message = f"a client is in {named} groups, {limits.max_groups_per_client} are possible"
+            raise InvalidParameterError(message, hint="The limit is max_groups_per_client.")
+        told = sum(len(consumer.subscription_data_set) for consumer in beat.consumer_data_set)
+        if self.clients.subscription_count + told > limits.max_subscriptions + self._known(beat):
+            message = (
+                f"{told} subscriptions more are too many: {limits.max_subscriptions} are possible"
+            )
+            raise BrokerBusyError(message, hint="The broker's limit is max_subscriptions.")
+        for consumer in beat.consumer_data_set:
+            self.check_group(consumer.group_name)
+        new = sum(not self.clients.producers(p.group_name) for p in beat.producer_data_set)
+        if new and self.clients.producer_group_count + new > limits.max_groups:
+            message = f"there are {limits.max_groups} producer groups already"
+            raise BrokerBusyError(message, hint="The broker's limit is max_groups.")
+
+    def _known(self, beat: Heartbeat) -> int:
+        """Subscriptions that the heartbeat replaces."""
+        groups = (self.clients.group(consumer.group_name) for consumer in beat.consumer_data_set)
+        return sum(len(group.subscriptions) for group in groups if group is not None)
+
+    def check_batch(self, batch: Buffer, topic: str, properties: str) -> None:
+        """Refuse a batch that grows beyond reason: each message takes the header's properties."""
+        most = self.settings.limits.max_batch_growth
+        size = largest_records(batch, topic, len(properties), enough=most)
+        if size > most:
+            message = (
+                f"a batch of {len(batch)} bytes for topic {topic!r} takes {size} bytes unpacked"
+            )
+            hint = "Send fewer messages at once; the limit is max_batch_growth."
+            raise MessageRejectedError(message, hint=hint)
+
+    def keep_as_configured(self, config: TopicConfig) -> Future[None] | None:
+        """Have the store compact a topic that is to be compacted; None when it does, or need not."""
+        if not is_compacted(config) or not self.writable:
+            return None
+        if config.topic_name in self.store.compacted_topics():
+            return None
+        return self.store.compact_topic(config.topic_name)
+
+    def compact_all(self) -> None:
+        """Compact every topic that is to be. Caller: the start of the broker."""
+        started = [
+            future
+            for config in self.topics.configs()
+            if (future := self.keep_as_configured(config))
+        ]
+        for future in started:
+            try:
+                future.result()
+            except StoreError as error:
+                # The broker serves what it has; the next start tries again.
+                logger.warning("a topic could not be compacted: %s", error)
 
     async def close(self) -> None:
         """End what goes on by itself, save the tables and close the store."""

@@ -7,10 +7,11 @@ import heapq
 import logging
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -32,8 +33,11 @@ from headrace.protocol.records import encode_record, join_records
 from headrace.store import QueueAppend
 
 if TYPE_CHECKING:
-    from headrace.broker.core import Core
-    from headrace.store import ReadResult
+    from headrace.broker.settings import BrokerSettings
+    from headrace.broker.topics import TopicTable
+    from headrace.store import MessageStore, ReadResult
+
+T = TypeVar("T")
 
 
 # Delay levels: numbers from 1 on that stand for spans of time.
@@ -284,6 +288,18 @@ _READ_BYTES = 4 * 1024 * 1024
 _LONGEST_SLEEP = 1.0
 
 
+class _Broker(Protocol):
+    store: MessageStore
+    settings: BrokerSettings
+    topics: TopicTable
+
+    @property
+    def writable(self) -> bool: ...
+    def now(self) -> int: ...
+    async def in_thread(self, call: Callable[..., T], *arguments: object) -> T: ...
+    async def stored(self, future: Future[T]) -> T: ...
+
+
 class DelayedDelivery:
     """Takes waiting messages to their topics when they are due.
 
@@ -293,7 +309,7 @@ class DelayedDelivery:
         The broker.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: _Broker) -> None:
         self._core = core
         spans = parse_levels(core.settings.delay_levels)
         #: How long messages of each level wait, ms, from level 1 on.

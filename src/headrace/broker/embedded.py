@@ -24,7 +24,7 @@ from headrace.private import owners_folder
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
-    from headrace.broker.server import BrokerSettings
+    from headrace.broker.settings import BrokerSettings
 
 
 READY_LINE = "headrace broker listening on {address}, data in {data}"

@@ -9,39 +9,34 @@ import itertools
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from headrace.broker.access import Guard
 from headrace.broker.core import Core
-from headrace.broker.handlers import HANDLERS
+from headrace.broker.handlers import HANDLERS, Handler
 from headrace.broker.handlers.jobs import restore_jobs
 from headrace.broker.naming.announcing import Announcer
 from headrace.broker.network.connection import Connection, ConnectionLedger, Hooks
-from headrace.broker.network.listener import Admission, Limits, Listener, server_context
+from headrace.broker.network.listener import Admission, Listener, server_context
 from headrace.broker.replication.promotion import begin_replication
-from headrace.broker.replication.remote import PeerSecurity
-from headrace.broker.requests import Outcome, Request, failure
-from headrace.broker.topics import compact_all
+from headrace.broker.requests import Request, failure
+from headrace.broker.settings import BrokerSettings
 from headrace.errors import HeadraceError, SettingsError, StoreError
 from headrace.private import is_loopback
 from headrace.protocol.codes import ResponseCode
 from headrace.protocol.frames import Command
 from headrace.store import MessageStore, StoreSettings, StoreStatistics
-from headrace.store.compaction import CompactionSettings
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from headrace.broker.handlers.pull import Queue
+    from headrace.broker.waiting import Queue
     from headrace.protocol.replication import ReplicationInfo
 
 
 # From a request to its handler, and from what the handler gives to an answer.
-
-Handler = Callable[[Core, Request], Outcome]
 
 
 class Dispatcher:
@@ -102,107 +97,6 @@ class Dispatcher:
         answer = failure(request, error)
         self._core.refusals.note(request, answer)
         return answer
-
-
-# What can be set on an embedded broker.
-
-TlsMode = Literal["disabled", "permissive", "enforcing"]
-"""Whether a port takes TLS: never, as well as plain connections, or nothing else."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
-    """How an embedded broker behaves."""
-
-    #: Name of the broker, in routes and queue names; unique in its cluster.
-    broker_name: str = "broker-a"
-    #: Name of the cluster that it belongs to.
-    cluster: str = "DefaultCluster"
-    #: Name servers (``host:port``) to register with, beside the one that this broker is.
-    name_servers: tuple[str, ...] = ()
-    #: A broker registers with them so often, and with every change of its topics.
-    register_interval: timedelta = timedelta(seconds=30)
-    #: A broker that registered here and says nothing for so long is gone.
-    broker_expiry: timedelta = timedelta(seconds=120)
-    #: Address to listen on.
-    host: str = "127.0.0.1"
-    #: Address that clients are told to use; None: the address that the broker listens on.
-    advertised_host: str | None = None
-    #: "sync": an answer means on disk; "async": on disk within ``flush_interval``.
-    flush: Literal["sync", "async"] = "sync"
-    #: Longest time that an answered message may be off disk when ``flush`` is "async".
-    flush_interval: timedelta = timedelta(milliseconds=500)
-    #: Bytes per file of the commit log.
-    segment_size: int = 256 * 1024 * 1024
-    #: Largest message, and largest batch of messages, in bytes.
-    max_message_size: int = 4 * 1024 * 1024
-    #: Messages older than this are deleted, a file of the commit log at a time; None: never.
-    retention: timedelta | None = timedelta(hours=72)
-    #: The oldest files go while the commit log has more bytes than this; None: no limit.
-    retention_size: int | None = None
-    #: They also go, before their time, while more than this share of the disk is used.
-    disk_watermark: float = 0.9
-    #: How topics that keep the newest message of each key are kept.
-    compaction: CompactionSettings = field(default_factory=CompactionSettings)
-    #: Free bytes below which nothing more is written; None: the store's own default.
-    min_free_space: int | None = None
-    #: Create a topic when a producer sends to it for the first time.
-    create_topics: bool = True
-    #: Queues of a topic that is created that way.
-    default_queues: int = 8
-    #: Create a consumer group when it is heard of for the first time.
-    create_groups: bool = True
-    #: How long a message waits at each delay level, from level 1 on: numbers with s, m, h, d or ms.
-    delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    #: A message may not be delayed for longer than this.
-    max_delay: timedelta = timedelta(days=3)
-    #: So many messages may wait for times of their own: each takes 44 bytes of memory.
-    max_timers: int = 2_000_000
-    #: The producer of a half message is asked about it when it is that old.
-    transaction_timeout: timedelta = timedelta(seconds=6)
-    #: It, or another producer of its group, is asked again after so long.
-    transaction_check_interval: timedelta = timedelta(seconds=30)
-    #: After so many questions the message goes to a topic of its own.
-    transaction_max_checks: int = 15
-    #: Most bytes of messages in one answer.
-    max_pull_size: int = 8 * 1024 * 1024
-    #: A client that says nothing for so long is gone.
-    client_expiry: timedelta = timedelta(seconds=120)
-    #: A queue lock that is not renewed ends after so long.
-    lock_expiry: timedelta = timedelta(seconds=60)
-    #: Consumer offsets are written to disk so often.
-    save_interval: timedelta = timedelta(seconds=5)
-    #: File with accounts and their permissions, such as plain_acl.yml; None: everybody may all.
-    acl: Path | None = None
-    #: Whether the broker may listen on other addresses than loopback without accounts.
-    allow_anyone: bool = False
-    #: Whether connections may use TLS, with a self-made certificate unless one is given.
-    tls: bool = False
-    #: Certificate, with its chain, and its key in PEM format; a certificate implies ``tls``.
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    #: Whether a port with a certificate takes plain connections, too.
-    tls_mode: TlsMode = "permissive"
-    #: Bounds on what clients may take.
-    limits: Limits = field(default_factory=Limits)
-    #: ``host:port`` of the broker to follow; None: be a primary.
-    follow: str | None = None
-    #: How this broker proves to the others of its log who it is.
-    peers: PeerSecurity = field(default_factory=PeerSecurity)
-    #: An empty follower begins with the primary's "oldest" or "newest" file of the log.
-    follow_from: Literal["oldest", "newest"] = "oldest"
-    #: So many followers must have a message on disk before it is answered.
-    min_replicas: int = 0
-    #: How long an answer waits for them.
-    replica_timeout: timedelta = timedelta(seconds=3)
-    #: A follower that says nothing for so long is gone.
-    replica_expiry: timedelta = timedelta(seconds=15)
-    #: Retention keeps at most so many bytes of the log's end for followers that are there.
-    replica_hold: int = 16 * 1024 * 1024 * 1024
-    #: A follower that rebuilds a compaction log and asks for nothing more for so long begins again.
-    rebuild_expiry: timedelta = timedelta(minutes=2)
-    #: A follower asks for changed topics, offsets and groups so often.
-    follow_interval: timedelta = timedelta(seconds=1)
 
 
 logger = logging.getLogger(__name__)
@@ -355,7 +249,7 @@ class BrokerServer:
         try:
             core = Core(self._data, store, self._settings, host, port, on_failure=self._fail)
             await begin_replication(core, self._reopen)
-            await asyncio.to_thread(compact_all, core)
+            await asyncio.to_thread(core.compact_all)
             restore_jobs(core)
             core.transactions.restore()
         except BaseException:

@@ -7,10 +7,9 @@ import logging
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -19,17 +18,12 @@ from headrace.errors import (
     InvalidParameterError,
     NoPermissionError,
     SettingsError,
-    StoreError,
     TopicNotFoundError,
 )
 from headrace.protocol.codes import Perm
 from headrace.protocol.routes import CLEANUP_POLICY, TopicConfig, apply_attributes
 from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX
 from headrace.store.compaction import CompactionSettings
-
-if TYPE_CHECKING:
-    from headrace.broker.core import Core
-
 
 # How long messages are kept: retention, and the topics that keep the newest of each key.
 
@@ -46,28 +40,6 @@ def is_compacted(config: TopicConfig) -> bool:
     """Whether a topic keeps the newest message of each key; commit topics of jobs always do."""
     policy = config.attributes.get(CLEANUP_POLICY)
     return policy == "COMPACTION" or config.topic_name.endswith(COMMIT_TOPIC_SUFFIX)
-
-
-def keep_as_configured(core: Core, config: TopicConfig) -> Future[None] | None:
-    """Have the store compact a topic that is to be compacted; None when it does, or need not."""
-    if not is_compacted(config) or not core.writable:
-        return None
-    if config.topic_name in core.store.compacted_topics():
-        return None
-    return core.store.compact_topic(config.topic_name)
-
-
-def compact_all(core: Core) -> None:
-    """Compact every topic that is to be. Caller: the start of the broker."""
-    started = [
-        future for config in core.topics.configs() if (future := keep_as_configured(core, config))
-    ]
-    for future in started:
-        try:
-            future.result()
-        except StoreError as error:
-            # The broker serves what it has; the next start tries again.
-            logger.warning("a topic could not be compacted: %s", error)
 
 
 def parse_size(text: str) -> int:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from headrace.broker.core import Core
 from headrace.broker.handlers import brokers, clients, jobs, pull, send, topics
 from headrace.broker.replication import promotion
+from headrace.broker.requests import Outcome, Request
 
-if TYPE_CHECKING:
-    from headrace.broker.server import Handler
+__all__ = ["HANDLERS", "Handler"]
 
-__all__ = ["HANDLERS"]
+Handler = Callable[[Core, Request], Outcome]
 
 _FAMILIES = (brokers, clients, jobs, pull, promotion, send, topics)
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.clients import Member
-from headrace.broker.requests import check_group, check_heartbeat
 from headrace.broker.rewriting import SendBackRequest, sent_back, with_delay
 from headrace.broker.topics import RETRY_PREFIX
 from headrace.errors import (
@@ -192,7 +191,7 @@ async def delete_group(core: Core, request: Request) -> Command:
 async def send_back(core: Core, request: Request) -> Command:
     """Deliver a message to a group again later, or keep it as a dead letter."""
     group = request.text("group")
-    check_group(core, group)
+    core.check_group(group)
     config = core.groups.get(group)
     if config.retry_queue_nums <= 0:
         return request.reply()
@@ -299,7 +298,7 @@ def view_stats(_core: Core, request: Request) -> Command:
 async def heart_beat(core: Core, request: Request) -> Command:
     """Note who is there and what its groups read."""
     beat = await core.read(request, Heartbeat)
-    check_heartbeat(core, beat, request.peer.number)
+    core.check_heartbeat(beat, request.peer.number)
     command, peer = request.command, request.peer
     host, port = peer.address
     member = Member(

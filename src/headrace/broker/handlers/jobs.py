@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.broker.jobs import JobState, check_commit, check_commit_topic, check_parts
-from headrace.broker.requests import check_new_topic, check_staged
 from headrace.errors import (
     BrokerBusyError,
     InputMissingError,
@@ -113,7 +112,7 @@ async def open_job(core: Core, request: Request) -> Command:
     asked = request.strict_body(OpenRequest)
     topic, account = asked.commit_topic, request.account
     check_commit_topic(asked.job, topic)
-    check_new_topic(core, topic)
+    core.check_new_topic(topic)
     async with core.turn(topic):
         core.jobs.check_owner(asked.job, account)
         if account is not None and asked.owner not in ("", account):
@@ -183,7 +182,7 @@ async def stage(core: Core, request: Request) -> Command:
     core.jobs.check_owner(key.job, request.account)
     core.jobs.check_stage(key.job, key.epoch, key.batch)
     body = memoryview(request.command.payload)
-    check_staged(core, key.job, len(body))
+    core.check_staged(key.job, len(body))
     for topic, queue_id in await core.in_thread(_queues_in, body):
         _check_queue(core, topic, queue_id)
     await core.in_thread(core.store.stage, key, number("chunk"), body)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from headrace.broker.requests import check_group, failure
+from headrace.broker.requests import failure
 from headrace.broker.static_topics import LogicalQueue
-from headrace.errors import BrokerError, HeadraceError, InvalidParameterError, NoPermissionError
+from headrace.errors import BrokerError, InvalidParameterError, NoPermissionError
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
 from headrace.protocol.groups import java_hash, split_tags
 from headrace.store import ReadResult, ReadStatus
@@ -22,222 +17,6 @@ if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
-    from headrace.store import AppendResult, MessageStore, QueueAppend
-
-
-# Long polls: requests that wait for the next message of some queues.
-
-# Calls from other threads into the event loop, many for one wake-up.
-
-
-class Mailbox:
-    """Carries calls from any thread to the loop's own.
-
-    Waking a loop costs a system call, so calls that come while it is being woken share one.
-
-    Parameters
-    ----------
-    loop
-        The loop whose thread makes the calls.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._calls: deque[Callable[[], None]] = deque()
-        self._waking = False
-
-    def post(self, call: Callable[[], None]) -> None:
-        """Have the loop make a call soon; any thread may ask."""
-        self._calls.append(call)
-        if not self._waking:
-            self._waking = True
-            # The loop is closed only when nobody waits for an answer any more.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        self._waking = False
-        calls = self._calls
-        while calls:
-            calls.popleft()()
-
-
-# Appends of one round of the loop, handed to the store together.
-
-
-@dataclass(slots=True)
-class AppendOutcome:
-    """How an append ended: a result for each queue, or what went wrong."""
-
-    results: list[AppendResult]
-    error: BaseException | None = None
-
-
-OnAppended = Callable[[AppendOutcome], None]
-"""Told, on the loop, how an append ended."""
-
-
-class Appends:
-    """Gathers what one round of the loop appends, so that it costs one write and one wake-up.
-
-    Parameters
-    ----------
-    store
-        Where messages go.
-    mailbox
-        The way back to the loop.
-    loop
-        The loop whose thread makes all calls.
-    """
-
-    def __init__(
-        self, store: MessageStore, mailbox: Mailbox, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self._store = store
-        self._mailbox = mailbox
-        self._loop = loop
-        self._gathered: list[tuple[list[QueueAppend], OnAppended]] = []
-
-    def add(self, appends: list[QueueAppend], done: OnAppended) -> None:
-        """Append with whatever else comes in this round, in the order of the calls.
-
-        Raises
-        ------
-        MessageTooLargeError, InvalidParameterError
-            As :meth:`MessageStore.append`; the others of the round go on.
-        """
-        for append in appends:
-            self._store.check(append)
-        self._gathered.append((appends, done))
-        if len(self._gathered) == 1:
-            self._loop.call_soon(self.submit)
-
-    def submit(self) -> None:
-        """Hand over what was gathered."""
-        gathered, self._gathered = self._gathered, []
-        if not gathered:
-            return
-        appends = [append for each, _ in gathered for append in each]
-        try:
-            future = self._store.append(appends, checked=True)
-        except HeadraceError as error:
-            _tell(gathered, [], error)
-            return
-        if future.done():
-            _finish(gathered, future)
-        else:
-            future.add_done_callback(
-                lambda ended: self._mailbox.post(partial(_finish, gathered, ended))
-            )
-
-
-def _finish(
-    gathered: list[tuple[list[QueueAppend], OnAppended]], ended: Future[list[AppendResult]]
-) -> None:
-    error = ended.exception()
-    _tell(gathered, [] if error else ended.result(), error)
-
-
-def _tell(
-    gathered: list[tuple[list[QueueAppend], OnAppended]],
-    results: list[AppendResult],
-    error: BaseException | None,
-) -> None:
-    first = 0
-    for appends, done in gathered:
-        last = first + len(appends)
-        done(AppendOutcome(results[first:last], error))
-        first = last
-
-
-Queue = tuple[str, int]
-"""A topic and a queue id."""
-
-K = TypeVar("K")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Poll:
-    """One waiting request."""
-
-    #: Queues whose next message ends the wait.
-    queues: tuple[Queue, ...]
-    #: Connection that asked.
-    owner: int
-    #: Answer the request from what is there now.
-    wake: Callable[[], None]
-
-
-class LongPolls:
-    """All requests that wait for messages, by queue.
-
-    Examples
-    --------
-    >>> polls = LongPolls()
-    >>> poll = polls.add([("lines", 0), ("lines", 1)], owner=7, wake=lambda: None)
-    >>> polls.arrived([("lines", 1)]) == [poll], len(polls)
-    (True, 0)
-    """
-
-    def __init__(self) -> None:
-        #: In the order in which they came: who has waited longest is answered first.
-        self._by_queue: dict[Queue, dict[Poll, None]] = {}
-        self._by_owner: dict[int, dict[Poll, None]] = {}
-        self._count = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody waits; any thread may ask."""
-        return not self._by_owner
-
-    def __len__(self) -> int:
-        return self._count
-
-    def of(self, owner: int) -> int:
-        """Count the requests of a connection that wait."""
-        return len(self._by_owner.get(owner, ()))
-
-    def add(self, queues: Iterable[Queue], *, owner: int, wake: Callable[[], None]) -> Poll:
-        """Let a request wait."""
-        poll = Poll(tuple(queues), owner, wake)
-        for queue in poll.queues:
-            self._by_queue.setdefault(queue, {})[poll] = None
-        self._by_owner.setdefault(owner, {})[poll] = None
-        self._count += 1
-        return poll
-
-    def arrived(self, queues: Collection[Queue]) -> list[Poll]:
-        """Take out the requests that waited for a message of these queues."""
-        if not self._by_queue:
-            return []
-        waiting: dict[Poll, None] = {}
-        for queue in queues:
-            waiting |= self._by_queue.get(queue, {})
-        return [poll for poll in waiting if self.remove(poll)]
-
-    def remove(self, poll: Poll) -> bool:
-        """Take out one request; False when it no longer waits."""
-        owned = self._by_owner.get(poll.owner)
-        if owned is None or poll not in owned:
-            return False
-        _discard(self._by_owner, poll.owner, poll)
-        self._count -= 1
-        for queue in poll.queues:
-            _discard(self._by_queue, queue, poll)
-        return True
-
-    def abandon(self, owner: int) -> None:
-        """Take out every request of a connection that is gone."""
-        for poll in list(self._by_owner.get(owner, ())):
-            self.remove(poll)
-
-
-def _discard(table: dict[K, dict[Poll, None]], key: K, poll: Poll) -> None:
-    polls = table.get(key)
-    if polls is not None:
-        polls.pop(poll, None)
-        if not polls:
-            del table[key]
 
 
 # Requests about offsets: a group's, a queue's, and by time.
@@ -276,7 +55,7 @@ def update_consumer_offset(core: Core, request: Request) -> Command:
         raise InvalidParameterError(message)
     group = request.text("consumerGroup")
     if core.offsets.get(group, topic, queue_id) is None:
-        check_group(core, group)
+        core.check_group(group)
         core.show_group(group)
     core.offsets.update(group, topic, queue_id, queue.physical(offset))
     return request.reply()
@@ -474,7 +253,7 @@ def _checked(core: Core, request: Request, flags: int) -> _Pull:
 
 def _check_group(core: Core, name: str) -> None:
     if name not in core.groups:
-        check_group(core, name)
+        core.check_group(name)
     config = core.groups.get(name)
     if not config.consume_enable:
         raise NoPermissionError(f"subscription group no permission, {name}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.broker.drafts import Draft
-from headrace.broker.requests import check_batch, check_new_topic, failure
+from headrace.broker.requests import failure
 from headrace.broker.rewriting import SendHeader, is_special, rewritten
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX
 from headrace.broker.transactions.book import Outcome
@@ -39,9 +39,9 @@ from headrace.store.keys import KeyQuery
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
-    from headrace.broker.handlers.pull import AppendOutcome
     from headrace.broker.requests import Request
     from headrace.broker.static_topics import LogicalQueue
+    from headrace.broker.waiting import AppendOutcome
     from headrace.errors import StoreError
     from headrace.protocol.frames import Buffer, Command
     from headrace.protocol.routes import TopicConfig
@@ -171,7 +171,7 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
     if fields.topic.startswith(RETRY_PREFIX):
         core.retry_topic(fields.topic.removeprefix(RETRY_PREFIX))
     if fields.topic not in core.topics:
-        check_new_topic(core, fields.topic)
+        core.check_new_topic(fields.topic)
     template = fields.default_topic if core.settings.create_topics else ""
     config = core.topics.for_sending(fields.topic, template, fields.default_queues)
     if core.is_saved(config.topic_name):
@@ -230,7 +230,7 @@ def _append(
         if special:
             message = f"a batch for topic {fields.topic!r} asks for a delay or a transaction:"
             raise MessageRejectedError(f"{message} only single messages can")
-        check_batch(core, body, fields.topic, fields.properties)
+        core.check_batch(body, fields.topic, fields.properties)
         return "", QueueAppend(fields.topic, queue_id, _batch(fields, queue_id, body, host))
     found = _UNIQ_KEY.search(fields.properties)
     uniq_key = found[1] if found else _uniq_keys.take()

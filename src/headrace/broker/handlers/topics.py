@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.broker.topics import keep_as_configured
 from headrace.errors import GroupNotFoundError, InvalidParameterError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.routes import (
@@ -251,7 +250,7 @@ async def _keep(core: Core, configs: list[TopicConfig]) -> None:
     """Make topics durable, and compact those that are to be before they get a message."""
     kept = []
     async for part in core.in_parts(configs):
-        kept += [future for config in part if (future := keep_as_configured(core, config))]
+        kept += [future for config in part if (future := core.keep_as_configured(config))]
     for future in kept:
         await core.stored(future)
     await core.save()

@@ -15,7 +15,7 @@ from headrace.protocol.frames import Buffer, Command, FrameBuffer, encode
 from headrace.quiet_log import QuietLog
 
 if TYPE_CHECKING:
-    from headrace.broker.network.listener import Limits
+    from headrace.broker.settings import Limits
 
 
 # What all connections of a broker hold together.

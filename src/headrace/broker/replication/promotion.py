@@ -13,7 +13,6 @@ from headrace.broker.handlers.jobs import restore_jobs
 from headrace.broker.replication.follower import FollowerTask, changed, own_stamp
 from headrace.broker.replication.remote import Remote
 from headrace.broker.replication.replicas import Role, SessionLease
-from headrace.broker.topics import compact_all
 from headrace.errors import (
     BrokerBusyError,
     FencedError,
@@ -88,7 +87,7 @@ async def promote(core: Core, *, force: bool = False) -> PromoteAnswer:
     core.transactions.restore()
     replication.become(Role.PRIMARY, left=old, tell=end is None, primary="")
     core.follower = None
-    await core.in_thread(compact_all, core)
+    await core.in_thread(core.compact_all)
     logger.warning("promoted to epoch %d at position %d, in place of %s", epoch, position, old)
     if end is None:
         core.keep("broker-telling", _tell_old_primary(core))

@@ -7,10 +7,11 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -28,13 +29,16 @@ from headrace.protocol.replication import ReplicaRow, ReplicationInfo
 from headrace.store.replication.copyist import ReplicaBook, Settled
 
 if TYPE_CHECKING:
-    from headrace.broker.core import Core
-    from headrace.broker.handlers.pull import OnAppended
     from headrace.broker.requests import Request
+    from headrace.broker.settings import BrokerSettings
+    from headrace.broker.waiting import Mailbox, OnAppended
     from headrace.errors import HeadraceError
     from headrace.protocol.frames import Command
-    from headrace.store import AppendResult, QueueAppend
+    from headrace.store import AppendResult, MessageStore, QueueAppend
     from headrace.store.replication.port import Rebuilds
+
+
+T = TypeVar("T")
 
 
 # What a broker remembers of its part in replication, over restarts.
@@ -273,6 +277,18 @@ class RebuildLeases:
 logger = logging.getLogger(__name__)
 
 
+class _Broker(Protocol):
+    folder: Path
+    store: MessageStore
+    settings: BrokerSettings
+    loop: asyncio.AbstractEventLoop
+    mailbox: Mailbox
+
+    @property
+    def address(self) -> str: ...
+    async def stored(self, future: Future[T]) -> T: ...
+
+
 class Replication:
     """Everything that one broker knows of the others that have the same log.
 
@@ -284,7 +300,7 @@ class Replication:
         The broker.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: _Broker) -> None:
         self._core = core
         self._settings = core.settings
         self.port = core.store.replication
@@ -525,7 +541,7 @@ class Replication:
         """Have a call about an append made when enough followers have it, or will not."""
 
         def appended(outcome: object) -> None:
-            from headrace.broker.handlers.pull import AppendOutcome
+            from headrace.broker.waiting import AppendOutcome
 
             assert isinstance(outcome, AppendOutcome)
             if outcome.error is not None:

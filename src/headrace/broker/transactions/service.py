@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.broker.topics import DISCARD_TOPIC, HALF_TOPIC, MARK_TOPIC
 from headrace.broker.transactions.book import (
@@ -30,11 +31,18 @@ from headrace.protocol.properties import CHECK_IMMUNITY_TIME, PGROUP, REAL_TOPIC
 from headrace.store import ReadStatus
 
 if TYPE_CHECKING:
-    from headrace.broker.core import Core
-    from headrace.store import QueueAppend
+    from headrace.broker.clients import ClientRegistry
+    from headrace.broker.offsets import ConsumerOffsets, Questions
+    from headrace.broker.replication.replicas import Replication
+    from headrace.broker.requests import Peer
+    from headrace.broker.settings import BrokerSettings
+    from headrace.broker.topics import TopicTable
+    from headrace.store import AppendResult, MessageStore, QueueAppend
 
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _GROUP = "CID_RMQ_SYS_TRANS"
 _READ_COUNT = 4096
@@ -71,6 +79,26 @@ class _End:
     done: asyncio.Future[int]
 
 
+class _Broker(Protocol):
+    name: str
+    store: MessageStore
+    settings: BrokerSettings
+    loop: asyncio.AbstractEventLoop
+    topics: TopicTable
+    offsets: ConsumerOffsets
+    clients: ClientRegistry
+    peers: dict[int, Peer]
+    questions: Questions
+    replication: Replication
+
+    @property
+    def writable(self) -> bool: ...
+    def now(self) -> int: ...
+    async def stored(self, future: Future[T]) -> T: ...
+    async def appended(self, appends: list[QueueAppend]) -> list[AppendResult]: ...
+    def keep(self, name: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]: ...
+
+
 class Transactions:
     """All transactions of a broker.
 
@@ -80,7 +108,7 @@ class Transactions:
         The broker; its settings say when producers are asked.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: _Broker) -> None:
         settings = core.settings
         self._core = core
         self._timeout = _ms(settings.transaction_timeout.total_seconds())
