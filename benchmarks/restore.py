@@ -24,8 +24,9 @@ from headrace.protocol.transactions import CommitRecord, StateSummary
 from headrace.runtime.commit.transactions import Attempt, BatchEnd, BrokerTransactions
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.state.home import StateTopicReader
+from headrace.runtime.state.interface import ChangeSet
 from headrace.runtime.state.local import LocalCopies
-from headrace.runtime.state.store import ChangeSet, MemoryStore
+from headrace.runtime.state.store import MemoryStore
 from headrace.serdes import pack_int64
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from headrace.keys import properties_of_key
 from headrace.protocol.properties import encode_properties
 from headrace.protocol.records import encode_records
 from headrace.protocol.stamps import stamp_records
-from headrace.runtime.state.local import LocalCopies, StateTopicBlock, StoreCopy
+from headrace.runtime.state.local import LocalCopies, StateTopicBlock
+from headrace.runtime.state.store import StoreCopy
 from headrace.runtime.testing.job import MemoryJob
 from headrace.runtime.testing.topics import Sent
 from headrace.store import FileOps
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import StateSummary
     from headrace.runtime.commit.transactions import QueueMessages
     from headrace.runtime.control import Control
-    from headrace.runtime.state.store import ChangeSet, StateCopies
+    from headrace.runtime.state.interface import ChangeSet
+    from headrace.runtime.state.store import StateCopies
     from headrace.runtime.testing.job import MemoryWriter, SavedChanges
     from headrace.topology import Topology
 

@@ -13,8 +13,8 @@ import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.broker.settings import Limits
-from headrace.protocol.codes import Credentials, RequestCode, ResponseCode
-from headrace.protocol.frames import Command
+from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.frames import Command, Credentials
 from headrace.protocol.transactions import OpenRequest
 from headrace.quiet_log import QuietLog
 from tests.breaking import soon

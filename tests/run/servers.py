@@ -92,7 +92,8 @@ def _search(kind: str) -> Iterator[Where]:
 def _spark_classes() -> Iterator[Where]:
     """Have Java keep Spark's classes, where nobody has: each Spark starts in half the time then."""
     from headrace.java import use_java
-    from headrace.spark.class_archive import archive_of, make_archive
+    from headrace.spark.class_archive import archive_of
+    from headrace.spark.job import make_archive
 
     # As it is made for users.
     os.environ.pop("JAVA_TOOL_OPTIONS", None)

@@ -21,8 +21,9 @@ from rocksdict import Rdict
 from headrace.errors import StateMismatchError
 from headrace.protocol.transactions import StateSummary
 from headrace.runtime.state import local
+from headrace.runtime.state.interface import ChangeSet
 from headrace.runtime.state.local import LocalCopies, StateTopicBlock, restoring
-from headrace.runtime.state.store import ChangeSet, CopiedStore
+from headrace.runtime.state.store import CopiedStore
 
 LINEAGE = [[1, 1]]
 

@@ -10,15 +10,9 @@ import pytest
 
 from headrace.protocol.transactions import StateSummary
 from headrace.runtime import LayeredStore, MemoryStore, StateStore, StorePlace
-from headrace.runtime.state.interface import Attempted
+from headrace.runtime.state.interface import Attempted, ChangeSet
 from headrace.runtime.state.local import LocalCopies, StateTopicBlock
-from headrace.runtime.state.store import (
-    ChangeSet,
-    CopiedStore,
-    MemoryBase,
-    StateBase,
-    decode_entries,
-)
+from headrace.runtime.state.store import CopiedStore, MemoryBase, StateBase, decode_entries
 from headrace.runtime.testing.job import BatchCopies, MemoryCopies, SavedChanges
 
 Changes = dict[bytes, bytes | None]

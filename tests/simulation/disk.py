@@ -22,7 +22,8 @@ from tests.simulation.world import Killed, ViolationError, World, this_thread
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, StateSummary
-    from headrace.runtime.state.local import LocalCopies, StoreCopy
+    from headrace.runtime.state.local import LocalCopies
+    from headrace.runtime.state.store import StoreCopy
 
 #: What a call of the system may fail with.
 _OPEN_ERRORS = (errno.EMFILE, errno.ENOSPC, errno.EIO)

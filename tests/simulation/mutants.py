@@ -23,8 +23,8 @@ from headrace.runtime.chunk import _BROKER_BITS, Marks
 from headrace.runtime.commit.journal import publishing
 from headrace.runtime.commit.journal.publishing import Publisher
 from headrace.runtime.state import local
+from headrace.runtime.state.interface import ChangeSet
 from headrace.runtime.state.local import LocalCopies
-from headrace.runtime.state.store import ChangeSet
 from headrace.spark import driver as coordinator, source, standby
 from headrace.store import MessageStore, QueueAppend, StageKey
 from headrace.store.fileops import read_all

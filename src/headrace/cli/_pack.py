@@ -22,7 +22,7 @@ def prepare() -> None:
     Once for each release of Java and Spark on a machine; it takes a minute or two.
     """
     from headrace.java import use_java
-    from headrace.spark.class_archive import make_archive
+    from headrace.spark.job import make_archive
 
     java = use_java()
     say(f"Running a small job on Spark with Java {java.version} ({java.home}) ...")

@@ -19,8 +19,8 @@ from headrace.errors import (
     RequestTimeoutError,
     TlsError,
 )
-from headrace.protocol.codes import RequestCode, sign
-from headrace.protocol.frames import Command, FrameBuffer, encode
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command, FrameBuffer, encode, sign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

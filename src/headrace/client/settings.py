@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from headrace.errors import SettingsError
-from headrace.protocol.codes import Credentials
+from headrace.protocol.frames import Credentials
 
 _MIB = 1024 * 1024
 

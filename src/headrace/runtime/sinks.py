@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.chunk import Chunk, Int64s
-    from headrace.runtime.state.store import ChangeSet
+    from headrace.runtime.state.interface import ChangeSet
     from headrace.topology.operators.core import RecordFunction, Sink
 
 

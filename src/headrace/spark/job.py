@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
 import time
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from headrace.client import PullConsumer
+from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.embedded import embedded_broker
 from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
+from headrace.java import use_java
+from headrace.protocol.messages import Message
 from headrace.runtime.commit.drivers import Lease, free_from_the_dead
 from headrace.runtime.planning import owes_batch
 from headrace.runtime.standing import LagReader
@@ -19,7 +25,9 @@ from headrace.runtime.state.local import restoring
 from headrace.runtime.state.views import StateView
 from headrace.settings import JobSettings
 from headrace.spark.batches import BatchSinks
+from headrace.spark.class_archive import _QUIET, JAVA_OPTIONS, archive_of
 from headrace.spark.cluster import Prepared, make_connection, prepare_topics
+from headrace.spark.dead_session import end_session, forget_dead_session
 from headrace.spark.driver import JobDriver
 from headrace.spark.session import check_master, get_session, overdue
 from headrace.spark.statistics import JobStatistics, Meter, pickle_plan
@@ -27,7 +35,6 @@ from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from datetime import timedelta
     from types import TracebackType
 
     from headrace.protocol.transactions import CommitRecord, PlanAnswer, Position, QueueName
@@ -448,3 +455,69 @@ class StreamJob:
             self._changed.notify_all()
         if self._batches is not None:
             self._batches.committed(record.batch)
+
+
+# An archive of the classes that all jobs use, made by a small one.
+
+_LINES = 200
+_BATCHES = 4
+_PATIENCE = timedelta(minutes=5)
+
+
+def make_archive() -> Path:
+    """Run a small job on Spark, let Java keep the classes that it needed, and give the file.
+
+    Raises
+    ------
+    JavaNotFoundError
+        No Java 17 or newer is there.
+    JobFailedError
+        This Java wrote no archive.
+    """
+    java = use_java()
+    path = archive_of(java)
+    with tempfile.TemporaryDirectory(prefix="headrace-archive-", dir=path.parent) as folder:
+        made = Path(folder) / "new.jsa"
+        options = f'"-XX:ArchiveClassesAtExit={made}" {_QUIET}'
+        settings = JobSettings(
+            data_dir=Path(folder) / "job",
+            master="local[2]",
+            partitions=2,
+            spark_config={JAVA_OPTIONS: options},
+        )
+        _run_job(settings)
+        # Java writes the archive at its end.
+        end_session(_PATIENCE)
+        forget_dead_session()
+        if not made.is_file():
+            raise JobFailedError(
+                f"Java {java.version} ({java.home}) wrote no archive of Spark's classes",
+                hint="Spark runs without one, and starts more slowly; a full JDK or JRE can write"
+                " it, some small runtimes cannot",
+            )
+        # Others may start at this moment: they see all of the file or none.
+        shutil.move(made, path)
+    return path
+
+
+def _run_job(settings: JobSettings) -> None:
+    """Count some words: a job of two stages with state, which has the classes of all jobs."""
+    with embedded_broker(settings.data_dir) as address, Client(address) as client:
+        for topic in ("lines", "counts"):
+            Admin(client).create_topic(topic, queues=2)
+        producer = Producer(client)
+        with StreamJob(_word_count(), settings).start() as job:
+            for batch in range(_BATCHES):
+                producer.send_batch(
+                    [Message(topic="lines", body=f"line {batch}".encode())] * _LINES
+                )
+                job.await_caught_up(_PATIENCE)
+
+
+def _word_count() -> Topology:
+    from headrace import StreamBuilder, serdes
+
+    builder = StreamBuilder("class-archive")
+    words = builder.source("lines", serdes.string).flat_map_values(str.split)
+    words.key_by(lambda word: word).count().sink("counts", serdes.json)
+    return builder.build()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from headrace.store.compaction.manifest import ReadStatus
+from headrace.store.entries import QueueAppend, QueueKey
 from headrace.store.fileops import FileOps
-from headrace.store.index import QueueKey
-from headrace.store.reading import Bounds, Cut, ReadResult, ReadStatus
+from headrace.store.reading import Bounds, Cut, ReadResult
 from headrace.store.recovery import RecoveryReport
-from headrace.store.requests import AppendResult, QueueAppend, UnitResult
+from headrace.store.requests import AppendResult, UnitResult
 from headrace.store.settings import StoreSettings
 from headrace.store.staging import StageKey
 from headrace.store.store import MessageStore, StoreStatistics

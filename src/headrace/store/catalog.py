@@ -18,14 +18,13 @@ import numpy as np
 from headrace.errors import StoreError
 from headrace.store.compaction import QueueLog
 from headrace.store.compaction.manifest import COPY_NAME, MANIFEST_NAME
-from headrace.store.entries import LogState, QueueState
+from headrace.store.entries import LogState, QueueKey, QueueState
 from headrace.store.fileops import FileOps, replace_file
 from headrace.store.index import (
     UNIT,
     IndexFiles,
     IndexView,
     QueueIndex,
-    QueueKey,
     Units,
     folder_names,
     queue_folder,

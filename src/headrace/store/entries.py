@@ -10,7 +10,7 @@ import struct
 import threading
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -21,8 +21,8 @@ import msgspec
 from headrace.errors import CorruptLogError
 
 if TYPE_CHECKING:
+    from headrace.protocol.records import Records
     from headrace.store.fileops import Buffer
-    from headrace.store.log import CommitLog, Segment
 
 
 MAGIC = b"HRLE"
@@ -319,36 +319,6 @@ def entry_at(window: Window, position: int) -> tuple[Entry, memoryview] | None:
     return header, whole[HEADER_SIZE : HEADER_SIZE + header.payload_size]
 
 
-def scan(log: CommitLog, position: int) -> Iterator[tuple[Entry, memoryview]]:
-    """Yield intact entries from a position on, with their payloads; stop at the first bad one."""
-    for segment in log.segments:
-        if segment.end <= position:
-            continue
-        window = Window(segment)
-        while position < segment.end:
-            found = entry_at(window, position)
-            if found is None:
-                return
-            yield found
-            position = found[0].end
-
-
-def witness_behind(log: CommitLog, damaged: int) -> Entry | None:
-    """Find an entry that proves that the bytes at a damaged position were once on disk."""
-    position = damaged + 1
-    for segment in log.segments:
-        if segment.end <= position:
-            continue
-        window = Window(segment)
-        position = max(position, segment.base)
-        while (found := window.find(MAGIC, position)) is not None:
-            candidate = entry_at(window, found)
-            if candidate is not None and candidate[0].synced > damaged:
-                return candidate[0]
-            position = candidate[0].end if candidate else found + 1
-    return None
-
-
 # Verification: no byte is served that was not once checked since the store was opened.
 #
 # What this process wrote, and what recovery read, is known to be good.  Older entries are checked
@@ -555,12 +525,28 @@ def decode_state(payload: bytes | memoryview) -> LogState:
     return _decoder.decode(payload)
 
 
-def read_state(segment: Segment) -> LogState | None:
-    """Read the STATE that begins a segment; None when there is none, or it is damaged."""
-    entry = parse_header(segment.read(segment.base, HEADER_SIZE), 0, segment.base)
-    if entry is None or entry.kind is not EntryKind.STATE or entry.end > segment.end:
-        return None
-    content = memoryview(segment.read(segment.base, HEADER_SIZE + entry.payload_size))
-    if not is_intact(entry, content, 0):
-        return None
-    return decode_state(content[HEADER_SIZE:])
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueAppend:
+    """Ready-made records for one queue; the store stamps them in place.
+
+    Whoever makes them vouches that all are of this queue: the store looks at the first one.
+    Bytes that came over the network as records (staged ones) are checked one by one.
+    """
+
+    topic: str
+    queue_id: int
+    records: Records
+
+    @property
+    def key(self) -> QueueKey:
+        """Topic and queue id."""
+        return self.topic, self.queue_id
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records."""
+        return len(self.records.data)
+
+
+QueueKey = tuple[str, int]
+"""Topic and queue id."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -23,6 +23,9 @@ import numpy.typing as npt
 from headrace.errors import CorruptLogError
 from headrace.store.fileops import FileOps, read_error, write_all
 from headrace.store.log import GoneError
+
+if TYPE_CHECKING:
+    from headrace.store.entries import QueueKey
 
 # Index files: the part of a queue's index that is on disk, checked when it is first read.
 #
@@ -253,9 +256,6 @@ class WriteGroup:
     records: int = 0
     units: int = 0
 
-
-QueueKey = tuple[str, int]
-"""Topic and queue id."""
 
 _FIRST_CAPACITY = 64
 _NOTHING: Units = np.empty(0, UNIT)

@@ -7,13 +7,26 @@ import itertools
 import os
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from headrace.errors import CorruptLogError, StoreFailedError
-from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, pack_header, parse_header
+from headrace.store.entries import (
+    HEADER_SIZE,
+    MAGIC,
+    NO_UNIT,
+    Entry,
+    EntryKind,
+    LogState,
+    Window,
+    decode_state,
+    entry_at,
+    is_intact,
+    pack_header,
+    parse_header,
+)
 from headrace.store.fileops import (
     Buffer,
     FileOps,
@@ -486,3 +499,44 @@ def _sync_error(segment: Segment, error: OSError) -> StoreFailedError:
         f"could not sync {segment.path}: {error.strerror or error}",
         hint="check the disk, then start again: recovery keeps what reached it",
     )
+
+
+def scan(log: CommitLog, position: int) -> Iterator[tuple[Entry, memoryview]]:
+    """Yield intact entries from a position on, with their payloads; stop at the first bad one."""
+    for segment in log.segments:
+        if segment.end <= position:
+            continue
+        window = Window(segment)
+        while position < segment.end:
+            found = entry_at(window, position)
+            if found is None:
+                return
+            yield found
+            position = found[0].end
+
+
+def witness_behind(log: CommitLog, damaged: int) -> Entry | None:
+    """Find an entry that proves that the bytes at a damaged position were once on disk."""
+    position = damaged + 1
+    for segment in log.segments:
+        if segment.end <= position:
+            continue
+        window = Window(segment)
+        position = max(position, segment.base)
+        while (found := window.find(MAGIC, position)) is not None:
+            candidate = entry_at(window, found)
+            if candidate is not None and candidate[0].synced > damaged:
+                return candidate[0]
+            position = candidate[0].end if candidate else found + 1
+    return None
+
+
+def read_state(segment: Segment) -> LogState | None:
+    """Read the STATE that begins a segment; None when there is none, or it is damaged."""
+    entry = parse_header(segment.read(segment.base, HEADER_SIZE), 0, segment.base)
+    if entry is None or entry.kind is not EntryKind.STATE or entry.end > segment.end:
+        return None
+    content = memoryview(segment.read(segment.base, HEADER_SIZE + entry.payload_size))
+    if not is_intact(entry, content, 0):
+        return None
+    return decode_state(content[HEADER_SIZE:])

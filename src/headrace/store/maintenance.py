@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,18 +18,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.protocol.layout import record_starts
+from headrace.protocol.layout import queue_of, queue_offset_of, record_starts
 from headrace.protocol.records import Records, record_sizes
 from headrace.protocol.stamps import tag_hashes
 from headrace.store.catalog import QueueCatalog, QueueLogs, remove_strangers
 from headrace.store.checkpoint import Checkpointer, Saving
 from headrace.store.compaction import StoreClock
-from headrace.store.entries import Entry, EntryKind, parse_losses, read_state, scan
+from headrace.store.entries import Entry, EntryKind, parse_losses
 from headrace.store.index import UNIT, Units
-from headrace.store.log import CommitLog, GoneError, Segment
-from headrace.store.reading import queue_of, queue_offset_of
+from headrace.store.log import CommitLog, GoneError, Segment, read_state, scan
 from headrace.store.recovery import RecoveryReport, recover
-from headrace.store.replication.port import read_mark
 from headrace.store.reput import Compactor
 from headrace.store.requests import discard, keep_name
 from headrace.store.staging import Staging
@@ -36,8 +36,9 @@ from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
     from headrace.store.compaction import CompactionReport
+    from headrace.store.entries import QueueKey
     from headrace.store.fileops import FileOps
-    from headrace.store.index import IndexView, QueueKey
+    from headrace.store.index import IndexView
     from headrace.store.reput import Reput
     from headrace.store.settings import StoreSettings
 
@@ -547,3 +548,19 @@ def open_parts(
     writer.last_timestamp = report.timestamp
     checkpointer.on_failure = writer.fail
     return StoreParts(log, catalog, staging, checkpointer, writer, queue_logs, report)
+
+
+#: The log was on disk up to here, and a CRC-32 of that.
+_MARK = struct.Struct("<qI")
+
+
+def read_mark(path: Path) -> int | None:
+    """Read how far a copied log was on disk for certain; None when the log is no copy."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(content) < _MARK.size:
+        return 0
+    position, checksum = _MARK.unpack_from(content)
+    return int(position) if zlib.crc32(content[:8]) == checksum else 0

@@ -19,34 +19,26 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import CorruptLogError, HeadraceError
-from headrace.protocol.layout import record_starts
-from headrace.protocol.records import Records
-from headrace.protocol.stamps import tag_hashes
-from headrace.store.checkpoint import LoadedCheckpoint, read_checkpoint
-from headrace.store.entries import (
-    NO_UNIT,
-    UNTAGGED,
-    Entry,
-    EntryKind,
-    decode_state,
-    parse_losses,
-    scan,
-    witness_behind,
-)
-from headrace.store.reading import (
+from headrace.protocol.layout import (
     fills_its_size,
     queue_of,
     queue_offset_of,
     record_size_at,
+    record_starts,
     store_time_of,
 )
+from headrace.protocol.records import Records
+from headrace.protocol.stamps import tag_hashes
+from headrace.store.checkpoint import LoadedCheckpoint, read_checkpoint
+from headrace.store.entries import NO_UNIT, UNTAGGED, Entry, EntryKind, decode_state, parse_losses
+from headrace.store.log import scan, witness_behind
 from headrace.store.replication.following import EpochTable
 
 if TYPE_CHECKING:
     from headrace.store.catalog import QueueCatalog
-    from headrace.store.entries import LogState, QueueState
+    from headrace.store.entries import LogState, QueueKey, QueueState
     from headrace.store.fileops import FileOps
-    from headrace.store.index import QueueIndex, QueueKey
+    from headrace.store.index import QueueIndex
     from headrace.store.log import CommitLog, Segment
 
 

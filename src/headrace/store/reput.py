@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from headrace.store.catalog import LogKey, QueueCatalog, QueueLogs
     from headrace.store.compaction import CompactionReport, QueueLog
     from headrace.store.compaction.manifest import Dirt
-    from headrace.store.index import IndexView, QueueIndex, QueueKey, Units
+    from headrace.store.entries import QueueKey
+    from headrace.store.index import IndexView, QueueIndex, Units
     from headrace.store.log import CommitLog
 
 

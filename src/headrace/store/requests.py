@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from headrace.store.entries import (
     NO_UNIT,
     UNTAGGED,
     EntryKind,
+    QueueAppend,
     encode_state,
     encode_state_of_size,
     pack_header,
@@ -34,37 +35,13 @@ from headrace.store.staging import UnitPlan
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
-    from headrace.protocol.records import Records
-    from headrace.store.entries import LogState
+    from collections.abc import Collection
+
+    from headrace.store.entries import LogState, QueueKey
     from headrace.store.fileops import Buffer, FileOps
-    from headrace.store.index import QueueKey
     from headrace.store.log import CommitLog
     from headrace.store.settings import StoreSettings
     from headrace.store.staging import Piece, StageKey, Staging
-    from headrace.store.writer import Writer
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class QueueAppend:
-    """Ready-made records for one queue; the store stamps them in place.
-
-    Whoever makes them vouches that all are of this queue: the store looks at the first one.
-    Bytes that came over the network as records (staged ones) are checked one by one.
-    """
-
-    topic: str
-    queue_id: int
-    records: Records
-
-    @property
-    def key(self) -> QueueKey:
-        """Topic and queue id."""
-        return self.topic, self.queue_id
-
-    @property
-    def size(self) -> int:
-        """Bytes of the records."""
-        return len(self.records.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +287,21 @@ class SideUnit:
         return True
 
 
+class _Log(Protocol):
+    """The thread that all that is small goes through."""
+
+    failure: StoreError | None
+
+    def submit(self, request: Request) -> None:
+        """Take a request."""
+
+    def outlook(self, keys: Collection[QueueKey]) -> Future[Outlook]:
+        """Say where the next records of queues will stand."""
+
+    def fail(self, error: BaseException) -> None:
+        """End, as another thread of the store has."""
+
+
 class Beside:
     """Writes large units beside the log, one after the other; any thread may call."""
 
@@ -317,7 +309,7 @@ class Beside:
         self,
         folder: Path,
         staging: Staging,
-        writer: Writer,
+        writer: _Log,
         *,
         settings: StoreSettings,
         ops: FileOps,

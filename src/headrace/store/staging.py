@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import InvalidParameterError, ProtocolError, StagedPartMissingError
-from headrace.protocol.layout import locate, record_starts
+from headrace.protocol.layout import are_of_one_queue, check_sizes, locate, queue_of, record_starts
 from headrace.protocol.records import Records
 from headrace.protocol.stamps import tag_hashes
 from headrace.protocol.transactions import (
@@ -40,11 +40,9 @@ from headrace.store.fileops import (
     write_all,
     write_error,
 )
-from headrace.store.reading import are_of_one_queue, check_sizes, queue_of
 
 if TYPE_CHECKING:
-    from headrace.store.index import QueueKey
-    from headrace.store.requests import QueueAppend
+    from headrace.store.entries import QueueAppend, QueueKey
     from headrace.store.settings import StoreSettings
 
 

@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.errors import InvalidParameterError, StoreLockedError
-from headrace.store.entries import Verification
+from headrace.protocol.layout import check_sizes, queue_of
+from headrace.store.entries import QueueAppend, Verification
 from headrace.store.fileops import Buffer, FileOps
 from headrace.store.keys import KeyIndex
 from headrace.store.maintenance import COPIED, Maintenance, StoreParts, Upkeep, open_parts
-from headrace.store.reading import Bounds, Cut, OldParts, Reader, ReadResult, check_sizes, queue_of
+from headrace.store.reading import Bounds, Cut, OldParts, Reader, ReadResult
 from headrace.store.replication.port import LogPort, Rebuilds
 from headrace.store.reput import Reput
 from headrace.store.requests import (
@@ -25,7 +26,6 @@ from headrace.store.requests import (
     Beside,
     CompactRequest,
     DropRequest,
-    QueueAppend,
     UnitRequest,
     UnitResult,
 )
@@ -34,7 +34,7 @@ from headrace.store.settings import StoreSettings
 if TYPE_CHECKING:
     from headrace.protocol.transactions import StagedBatch
     from headrace.store.compaction import CompactionReport
-    from headrace.store.index import QueueKey
+    from headrace.store.entries import QueueKey
     from headrace.store.maintenance import ExpiryReport
     from headrace.store.recovery import RecoveryReport
     from headrace.store.reput import CompactorStatistics, ReputStatistics

@@ -20,9 +20,9 @@ from headrace.errors import HeadraceError, StoreError, StoreFailedError
 from headrace.failpoints import failpoint
 from headrace.protocol.records import record_sizes
 from headrace.protocol.stamps import stamp_records
-from headrace.store.entries import HEADER_SIZE, NO_UNIT, UNTAGGED, EntryKind, encode_state
+from headrace.store.entries import HEADER_SIZE, NO_UNIT, UNTAGGED, EntryKind, QueueKey, encode_state
 from headrace.store.fileops import FileOps, write_error
-from headrace.store.index import QueueKey, WriteGroup, WriterCounters
+from headrace.store.index import WriteGroup, WriterCounters
 from headrace.store.requests import (
     AloneRequest,
     AppendRequest,

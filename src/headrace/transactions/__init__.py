@@ -23,15 +23,9 @@ from headrace.transactions.components import (
     TransactionState,
 )
 from headrace.transactions.config import CONFIG_KEYS, ComponentConfigKey, Configuration
+from headrace.transactions.graph import TransactionTopology
 from headrace.transactions.journal import JournalSpout
-from headrace.transactions.topics import (
-    BoltDeclarer,
-    Kind,
-    SinkDeclarer,
-    TopicSink,
-    TopicSpout,
-    TransactionTopology,
-)
+from headrace.transactions.topics import BoltDeclarer, Kind, SinkDeclarer, TopicSink, TopicSpout
 
 __all__ = [
     "COMMIT_FAIL",

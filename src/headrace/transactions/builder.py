@@ -30,7 +30,13 @@ from headrace.topology.callers import caller
 from headrace.topology.names import check_job_name, check_operator_name, check_topic, spout_topic
 from headrace.transactions.components import FieldsDeclarer, KeyValueBolt, OffsetSpout
 from headrace.transactions.config import Configuration
-from headrace.transactions.graph import ComponentGroup, check_inputs, groups_of, in_order
+from headrace.transactions.graph import (
+    ComponentGroup,
+    TransactionTopology,
+    check_inputs,
+    groups_of,
+    in_order,
+)
 from headrace.transactions.journal import JournalSpout
 from headrace.transactions.topics import (
     BoltDeclarer,
@@ -41,7 +47,6 @@ from headrace.transactions.topics import (
     SinkDeclarer,
     TopicSink,
     TopicSpout,
-    TransactionTopology,
     check_bolt,
     check_spout,
     is_stateful,

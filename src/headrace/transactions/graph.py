@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import TopologyError
 from headrace.spelling import did_you_mean
-from headrace.topology import DEFAULT_STREAM
+from headrace.topology import DEFAULT_STREAM, Topology
 from headrace.transactions.components import KeyValueBolt
-from headrace.transactions.topics import is_stateful
+from headrace.transactions.topics import Kind, TopicSink, is_stateful
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from headrace.settings import Guarantee
+    from headrace.transactions.config import Configuration
     from headrace.transactions.topics import Declared, Input
 
 
@@ -228,3 +230,90 @@ def _spouts_behind(
         else:
             feeding[name] = frozenset().union(*(feeding[e.source] for e in components[name].inputs))
     return feeding
+
+
+@dataclass(frozen=True)
+class TransactionTopology:
+    """Spouts and bolts, checked, and what the engine runs for them.
+
+    Made by :meth:`TransactionTopologyBuilder.build`.
+    """
+
+    name: str
+    #: What the engine runs, one per group: each has batches, commits and failures of its own.
+    groups: tuple[Topology, ...]
+    #: The configuration, defaults included.
+    config: Configuration
+    #: What each component is, by its name.
+    kinds: Mapping[str, frozenset[Kind]]
+    #: Topics of its own between spouts that cannot replay and their bolts.
+    journal_topics: tuple[str, ...]
+    _groups: tuple[ComponentGroup, ...]
+    _components: Mapping[str, Declared]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What holds for each tuple after failures, by the configuration."""
+        return "exactly_once" if self.config["transaction.exactly.once.mode"] else "at_least_once"
+
+    def group_of(self, spout: str) -> int:
+        """Return the number of a spout's group.
+
+        Raises
+        ------
+        KeyError
+            There is no such spout.
+        """
+        for group in self._groups:
+            if spout in group.spouts:
+                return group.number
+        raise KeyError(spout)
+
+    def describe(self) -> str:
+        """Show groups and components, then what the engine runs; depends on the topology alone."""
+        lines = [f"transaction topology {self.name}"]
+        for group, topology in zip(self._groups, self.groups, strict=True):
+            lines.append(f"  group {group.number}, job {topology.name}: {_why(group)}")
+            lines += self._shown(group)
+        if self.config.given:
+            lines.append("  configuration")
+            lines += [
+                f"    {name} = {value!r}" + _remark(self.config.ignored.get(name))
+                for name, value in self.config.given.items()
+            ]
+        return "\n".join(lines) + "\n" + "".join(each.describe() for each in self.groups)
+
+    def to_dot(self) -> str:
+        """Show what the engine runs in Graphviz's language, a graph per group."""
+        return "".join(each.to_dot() for each in self.groups)
+
+    def _shown(self, group: ComponentGroup) -> list[str]:
+        width = max(map(len, group.members))
+        return [
+            f"    {name:<{width}}  {self._component(self._components[name], group)}"
+            for name in group.members
+        ]
+
+    def _component(self, declared: Declared, group: ComponentGroup) -> str:
+        kinds = " and ".join(sorted(self.kinds[declared.name], reverse=True))
+        thing = declared.component
+        parts = [kinds, repr(thing) if isinstance(thing, TopicSink) else type(thing).__name__]
+        parts += [
+            f"<- {each.source}"
+            + ("" if each.stream == "default" else f" stream {each.stream}")
+            + f" ({each.kind}{' ' if each.fields else ''}{', '.join(each.fields)})"
+            for each in declared.inputs
+            if each.source in group.members
+        ]
+        return ", ".join(parts)
+
+
+def _why(group: ComponentGroup) -> str:
+    spouts = ", ".join(group.spouts)
+    if len(group.spouts) == 1:
+        return f"spout {spouts}"
+    return f"spouts {spouts}, which meet in the state of {', '.join(group.shared)}"
+
+
+def _remark(ignored: str | None) -> str:
+    return "" if ignored is None else f" (changes nothing: {ignored})"

@@ -15,8 +15,8 @@ from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.broker.access import NEEDS, Guard
 from headrace.broker.handlers import HANDLERS
 from headrace.errors import SettingsError
-from headrace.protocol.codes import Credentials, RequestCode, ResponseCode, sign
-from headrace.protocol.frames import Buffer, Command
+from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.frames import Buffer, Command, Credentials, sign
 from tests.broker.wire import JobWire
 
 DENIED = ResponseCode.NO_PERMISSION

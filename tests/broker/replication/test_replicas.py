@@ -15,7 +15,8 @@ import pytest
 from headrace.broker import BrokerSettings, EmbeddedBroker, PeerSecurity
 from headrace.client import Client, Message, Producer
 from headrace.errors import InputMissingError
-from headrace.protocol.codes import Credentials, RequestCode, ResponseCode
+from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.frames import Credentials
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.replication import Greeting, PromoteAnswer, ReplicationInfo, Welcome
 from headrace.protocol.routes import TopicRoute

@@ -17,8 +17,8 @@ from headrace.protocol.properties import encode_properties
 from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import CommitRecord
 from headrace.spark.rocketmq.options import ClusterOptions
-from headrace.spark.rocketmq.source import ReadRange, arrow_schema, read_schema
-from headrace.spark.rocketmq.writer import RangeReader, record_batch
+from headrace.spark.rocketmq.source import RangeReader, ReadRange, arrow_schema, read_schema
+from headrace.spark.rocketmq.writer import record_batch
 from tests.clusters import Cluster
 
 SCHEMA = arrow_schema(read_schema(headers=True))

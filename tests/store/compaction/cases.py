@@ -13,7 +13,7 @@ from typing import Any
 from headrace.broker.handlers.send import _require_keys
 from headrace.errors import MessageRejectedError
 from headrace.store.compaction import QueueLog
-from headrace.store.reading import ReadStatus
+from headrace.store.compaction.manifest import ReadStatus
 from tests.store.compaction.expressions import evaluate
 from tests.store.compaction.killing import Killed, KillingOps
 from tests.store.compaction.samples import (

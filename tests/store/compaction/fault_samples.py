@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.errors import StoreError
 from headrace.store import FileOps
 from headrace.store.compaction import QueueLog
-from headrace.store.reading import ReadStatus
+from headrace.store.compaction.manifest import ReadStatus
 from tests.store.compaction.samples import open_log, records_of, settings
 from tests.store.oracles import Found, History, Key, Step
 from tests.store.samples import split

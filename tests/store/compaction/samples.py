@@ -14,7 +14,7 @@ from headrace.protocol.properties import encode_properties
 from headrace.protocol.records import Records, encode_records
 from headrace.store import FileOps
 from headrace.store.compaction import CompactionSettings, QueueLog, StoreClock
-from headrace.store.reading import ReadStatus
+from headrace.store.compaction.manifest import ReadStatus
 from tests.store.samples import UnsyncedOps, split
 
 SECRET = b"of the store"

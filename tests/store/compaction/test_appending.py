@@ -11,7 +11,7 @@ from headrace.errors import InvalidParameterError, NotFoundError
 from headrace.protocol.stamps import tag_hashes
 from headrace.store.compaction import log_files
 from headrace.store.compaction.log_files import OpenFiles
-from headrace.store.reading import ReadStatus
+from headrace.store.compaction.manifest import ReadStatus
 from tests.store.compaction.samples import (
     append,
     decode,

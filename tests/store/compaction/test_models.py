@@ -14,7 +14,7 @@ from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from headrace.store.compaction import QueueLog
 from headrace.store.compaction.log_files import OpenFiles
-from headrace.store.reading import ReadStatus
+from headrace.store.compaction.manifest import ReadStatus
 from tests.store.compaction.samples import (
     Record,
     TestClock,

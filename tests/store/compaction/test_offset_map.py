@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from headrace.store.compaction.offset_map import KEY, DistinctKeys, KeyRows, OffsetMap, slots_for
+from headrace.store.compaction.data_file import KEY, KeyRows
+from headrace.store.compaction.offset_map import DistinctKeys, OffsetMap, slots_for
 
 
 def rows_of(numbers: list[int], first: int = 0) -> KeyRows:

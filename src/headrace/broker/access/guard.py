@@ -14,7 +14,8 @@ from headrace.broker.access.accounts import AccessRules, Account, Permission, lo
 from headrace.broker.requests import failure
 from headrace.broker.topics import RETRY_PREFIX
 from headrace.errors import HeadraceError, SettingsError
-from headrace.protocol.codes import ACCESS_KEY, RequestCode as Code, ResponseCode, is_signed_with
+from headrace.protocol.codes import RequestCode as Code, ResponseCode
+from headrace.protocol.frames import ACCESS_KEY, is_signed_with
 from headrace.protocol.groups import Heartbeat, LockRequest
 from headrace.protocol.routes import JsonBody
 from headrace.protocol.transactions import (

@@ -20,6 +20,7 @@ from headrace.errors import (
 )
 from headrace.failpoints import failpoint
 from headrace.protocol.codes import RequestCode
+from headrace.protocol.layout import queue_offset_of
 from headrace.protocol.properties import KEYS, encode_properties
 from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import (
@@ -37,7 +38,6 @@ from headrace.protocol.transactions import (
     stored_commit,
 )
 from headrace.store import QueueAppend, StageKey
-from headrace.store.reading import queue_offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.replication.replicas import Role
 from headrace.errors import HeadraceError, SettingsError, broker_error
-from headrace.protocol.codes import RequestCode, sign
-from headrace.protocol.frames import Command, FrameBuffer, encode
+from headrace.protocol.codes import RequestCode
+from headrace.protocol.frames import Command, FrameBuffer, encode, sign
 from headrace.protocol.routes import (
     DataVersion,
     RegisterBroker,
@@ -23,7 +23,7 @@ from headrace.protocol.routes import (
 if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.replication.remote import PeerSecurity
-    from headrace.protocol.codes import Credentials
+    from headrace.protocol.frames import Credentials
 
 
 logger = logging.getLogger(__name__)

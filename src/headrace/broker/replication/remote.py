@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.errors import ConnectionFailedError, RequestTimeoutError, broker_error
-from headrace.protocol.codes import Credentials, sign
-from headrace.protocol.frames import Command, FrameBuffer, encode
+from headrace.protocol.frames import Command, Credentials, FrameBuffer, encode, sign
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer

@@ -10,7 +10,7 @@ import pyarrow.json as pj
 
 from headrace.connect.columns import json_texts
 from headrace.connect.converters._loose_json import dump
-from headrace.connect.converters.avro_schemas import TO_PLAIN
+from headrace.connect.converters.json_values import TO_PLAIN
 from headrace.connect.schema import Schema, Type
 
 # Whole numbers from here on are not all exact as floating-point numbers.

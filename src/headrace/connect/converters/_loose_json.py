@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from headrace.connect.converters.avro_schemas import UnfitError, kind_of
+from headrace.connect.converters.json_values import UnfitError, kind_of
 from headrace.connect.numbers import float_text
 
 # What has no place in JSON is ours to refuse.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from headrace.connect.converters.avro_schemas import UnfitError, kind_of
+from headrace.connect.converters.json_values import UnfitError, kind_of
 from headrace.connect.converters.protobuf_schemas import TIMESTAMP_MESSAGE, WRAPPERS, is_map
 
 if TYPE_CHECKING:

@@ -12,14 +12,16 @@ import pyarrow as pa
 from headrace.connect.config import Config, at_least, declare, key, one_of
 from headrace.connect.converters import _json_columns
 from headrace.connect.converters._loose_json import dump, dump_data, load, load_exactly
-from headrace.connect.converters.avro_schemas import UnfitError, beginning, kind_of
 from headrace.connect.converters.base import Column, Converted, HeaderConverter
 from headrace.connect.converters.json_values import (
     JsonRules,
     Step,
+    UnfitError,
+    beginning,
     has_decimal,
     json_reader,
     json_writer,
+    kind_of,
 )
 from headrace.connect.schema import Field, Schema, Type
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.connect.config import Config, declare, key
-from headrace.connect.converters.avro_schemas import UnfitError
 from headrace.connect.converters.base import Column, Converted, Converter
+from headrace.connect.converters.json_values import UnfitError
 from headrace.errors import ConnectorConfigError
 from headrace.serdes import ProtobufSerde
 

@@ -21,7 +21,7 @@ from headrace.connect.records import Queue
 from headrace.connect.worker.launching import Figures
 from headrace.errors import HeadraceError, JobFailedError, TopicNotFoundError
 from headrace.protocol.transactions import Share
-from headrace.runtime.planning import is_internal
+from headrace.runtime.job_plan import is_internal
 from headrace.spark import StreamJob
 from headrace.spark.formats import SparkReads, SparkWrites
 from headrace.spark.session import get_session

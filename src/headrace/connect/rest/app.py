@@ -24,12 +24,13 @@ from starlette.routing import Route
 from headrace.connect.rest.calls import (
     Answer,
     HostGuard,
+    Operation,
     RefusedRequests,
     RestCall,
     TokenGuard,
     description,
 )
-from headrace.connect.rest.operations import OPERATIONS, Operation
+from headrace.connect.rest.operations import OPERATIONS
 from headrace.connect.worker.reporting import Health
 from headrace.errors import (
     ConfigurationError,

@@ -8,10 +8,10 @@ import hmac
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from starlette.datastructures import Headers
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from headrace.connect.rest.operations import Operation, Parameter
     from headrace.connect.worker import Connect
 
 
@@ -176,6 +175,46 @@ _quiet = QuietLog(logging.getLogger(__name__))
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
 """Probes of an orchestrator have no token, and learn nothing but that the worker is there."""
+
+
+Handler = Callable[[RestCall], Awaitable[Answer]]
+"""Answers a request."""
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a query."""
+
+    name: str
+    says: str
+    #: What it may be; a truth where nothing is named.
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path."""
+
+    method: Method
+    path: str
+    handle: Handler
+    #: Status of the answer when all is well, and the type of its value.
+    status: int = 200
+    value: Any = None
+    #: Shape of the body that it wants, as a JSON schema.
+    body: dict[str, Any] | None = None
+    query: tuple[Parameter, ...] = ()
+    #: Statuses of other answers that bring the value, where they bring anything.
+    also: tuple[int, ...] = ()
+    #: Statuses of errors.
+    errors: tuple[int, ...] = ()
+
+    @property
+    def says(self) -> str:
+        """What it does, in a sentence."""
+        return (self.handle.__doc__ or "").strip()
 
 
 class RefusedRequests:

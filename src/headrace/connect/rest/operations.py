@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 from headrace.connect.lifecycle import Target
 from headrace.connect.rest.bodies import config_of, create_body, level_of, offsets_of, patch_of
-from headrace.connect.rest.calls import Answer, RestCall
+from headrace.connect.rest.calls import Answer, Operation, Parameter, RestCall
 from headrace.connect.worker.reporting import (
     ConnectorInfo,
     ConnectorStatus,
@@ -237,46 +235,6 @@ async def validate(call: RestCall) -> Answer:
     """Check a config without making a connector."""
     config = config_of(await call.object())
     return Answer(value=await call.connect.validate(call.path("plugin"), config))
-
-
-Handler = Callable[[RestCall], Awaitable[Answer]]
-"""Answers a request."""
-
-Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a query."""
-
-    name: str
-    says: str
-    #: What it may be; a truth where nothing is named.
-    choices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One method of one path."""
-
-    method: Method
-    path: str
-    handle: Handler
-    #: Status of the answer when all is well, and the type of its value.
-    status: int = 200
-    value: Any = None
-    #: Shape of the body that it wants, as a JSON schema.
-    body: dict[str, Any] | None = None
-    query: tuple[Parameter, ...] = ()
-    #: Statuses of other answers that bring the value, where they bring anything.
-    also: tuple[int, ...] = ()
-    #: Statuses of errors.
-    errors: tuple[int, ...] = ()
-
-    @property
-    def says(self) -> str:
-        """What it does, in a sentence."""
-        return (self.handle.__doc__ or "").strip()
 
 
 _FORCE = Parameter("force", "Kill the processes without asking them first.")

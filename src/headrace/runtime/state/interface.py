@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
     from headrace.protocol.transactions import StateSummary
-    from headrace.runtime.state.store import ChangeSet
 
 
 # Timers in a state store: what is to be done when event time, or the clock, gets there.
@@ -135,6 +136,21 @@ def _time_of(key: bytes) -> int:
 
 Attempted = tuple[int, int, int]
 """Epoch, batch and number of an attempt: the commit names the one that counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """What one batch changed in one partition of a store: each key once, None deletes."""
+
+    keys: list[bytes]
+    values: list[bytes | None]
+    #: State message bodies, empty for deletes.
+    bodies: pa.BinaryArray
+    #: Live entries and content check after the batch.
+    count: int
+    checksum: int
+    #: Bytes of the bodies of all live entries after the batch.
+    size: int = 0
 
 
 class StateStore(ABC):

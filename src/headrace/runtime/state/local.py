@@ -22,12 +22,13 @@ from rocksdict import BlockBasedOptions, Options, Rdict, ReadOptions, WriteBatch
 from headrace.errors import StateError, StateLockedError, StateMismatchError
 from headrace.failpoints import failpoint
 from headrace.private import owners_folder
-from headrace.runtime.state.store import ChangeSet, EmptyBase, StateBase, encode_entries
+from headrace.runtime.state.store import EmptyBase, StoreCopy, encode_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.protocol.transactions import StateSummary
+    from headrace.runtime.state.interface import ChangeSet
 
 
 # RocksDB databases of state stores: their options, and how one process after another opens them.
@@ -185,22 +186,6 @@ class StateTopic(Protocol):
         self, store: str, partition: int, start: int, end: int, batch: int | None = None
     ) -> Iterator[StateTopicBlock]:
         """Return the messages of [start, end) in order, none of a batch after ``batch``."""
-
-
-class StoreCopy:
-    """An open copy of one partition of one store, as of the last commit."""
-
-    def __init__(self, base: StateBase, database: Rdict | None = None, restored: int = 0) -> None:
-        self.base = base
-        #: State messages that were read to bring it to the commit.
-        self.restored = restored
-        self._database = database
-
-    def close(self) -> None:
-        """Let other processes open it."""
-        if self._database is not None:
-            self._database.close()
-            self._database = None
 
 
 class _RocksBase:

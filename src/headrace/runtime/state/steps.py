@@ -20,7 +20,8 @@ from headrace.runtime.commit.drivers import DriverName, Lease
 from headrace.runtime.commit.transactions import Attempt, BatchEnd
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.standing import operator_notes
-from headrace.runtime.state.store import ChangeSet, encode_entries
+from headrace.runtime.state.interface import ChangeSet
+from headrace.runtime.state.store import encode_entries
 from headrace.topology.names import commit_topic
 from headrace.topology.shapes import shape_changes, state_shape
 

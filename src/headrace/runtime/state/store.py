@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from bisect import bisect_left, insort
 from collections import defaultdict
-from dataclasses import dataclass
 from itertools import compress
 from operator import ne
 from typing import TYPE_CHECKING, Protocol
@@ -21,15 +20,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.runtime.state.interface import StateStore
+from headrace.runtime.state.interface import ChangeSet, StateStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from rocksdict import Rdict
+
     from headrace.protocol.transactions import StateSummary
     from headrace.runtime.chunk import Int64s
     from headrace.runtime.state.interface import Attempted
-    from headrace.runtime.state.local import StoreCopy
 
 
 _MODULUS = 1 << 64
@@ -102,21 +102,6 @@ class MemoryBase:
                 self.entries[key] = value
         if self._ordered is not None:
             self._ordered = sorted(key for key in [*self._ordered, *fresh] if key in self.entries)
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeSet:
-    """What one batch changed in one partition of a store: each key once, None deletes."""
-
-    keys: list[bytes]
-    values: list[bytes | None]
-    #: State message bodies, empty for deletes.
-    bodies: pa.BinaryArray
-    #: Live entries and content check after the batch.
-    count: int
-    checksum: int
-    #: Bytes of the bodies of all live entries after the batch.
-    size: int = 0
 
 
 class _OrderedKeys:
@@ -424,6 +409,22 @@ def _pick(data: pa.Buffer, starts: Int64s, ends: Int64s) -> list[bytes]:
 
 
 # The engine's own stores: over copies that some place keeps, on disk or in memory.
+
+
+class StoreCopy:
+    """An open copy of one partition of one store, as of the last commit."""
+
+    def __init__(self, base: StateBase, database: Rdict | None = None, restored: int = 0) -> None:
+        self.base = base
+        #: State messages that were read to bring it to the commit.
+        self.restored = restored
+        self._database = database
+
+    def close(self) -> None:
+        """Let other processes open it."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
 
 
 class StateCopies(Protocol):

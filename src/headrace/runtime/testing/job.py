@@ -33,8 +33,7 @@ from headrace.runtime.processors import Processor
 from headrace.runtime.sources.messages import original_at
 from headrace.runtime.sources.task import Run, SourceFeed
 from headrace.runtime.stage import PROCESSORS
-from headrace.runtime.state.local import StoreCopy
-from headrace.runtime.state.store import ChangeSet, MemoryBase
+from headrace.runtime.state.store import MemoryBase, StoreCopy
 from headrace.runtime.task import RuntimeContext, Task
 from headrace.runtime.testing.topics import Sent, TestRecord, Written, records_of
 from headrace.topology.low_level import BatchRecords, BatchToken
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.runtime.chunk import Int64s
     from headrace.runtime.commit.transactions import QueueMessages
     from headrace.runtime.control import Block
+    from headrace.runtime.state.interface import ChangeSet
     from headrace.runtime.state.store import StateCopies
     from headrace.runtime.user_code import Original
     from headrace.topology import Topology

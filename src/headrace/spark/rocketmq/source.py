@@ -38,6 +38,7 @@ from headrace.client import MessageQueue, PullConsumer
 from headrace.errors import ConfigurationError, OffsetExpiredError
 from headrace.spark.rocketmq.options import (
     READ_OPTIONS,
+    ClusterOptions,
     QueueFinder,
     WriteOptions,
     check_names,
@@ -48,11 +49,11 @@ from headrace.spark.rocketmq.options import (
 )
 from headrace.spark.rocketmq.positions import Resolver, offsets_from_json, offsets_to_json
 from headrace.spark.rocketmq.writer import (
-    RangeReader,
     RocketMQStreamWriter,
     RocketMQWriter,
     clear_errors,
     clear_errors_of,
+    record_batch,
 )
 from headrace.spark.worker import end_of_task
 from headrace.spelling import did_you_mean
@@ -287,6 +288,66 @@ def _read(options: ReadOptions, schema: pa.Schema, partition: InputPartition) ->
         reader = RangeReader(options.cluster, schema, options.fail_on_data_loss, options.committed)
         yield from clear_errors_of(reader.read(partition.part))
         end_of_task()
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReader:
+    """Reads ranges of queues as rows.
+
+    Examples
+    --------
+    >>> from headrace.spark.rocketmq.source import arrow_schema, read_schema
+    >>> def count(cluster: ClusterOptions, part: ReadRange) -> int:
+    ...     reader = RangeReader(cluster, arrow_schema(read_schema(headers=False)))
+    ...     return sum(batch.num_rows for batch in reader.read(part))
+    """
+
+    cluster: ClusterOptions
+    #: The columns to give.
+    schema: pa.Schema
+    #: Whether a message that is gone is an error, or passed over.
+    fail_on_data_loss: bool = True
+    #: Whether only what is committed of what jobs write is given.
+    committed: bool = False
+
+    def read(self, part: ReadRange) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range, in order.
+
+        Raises
+        ------
+        OffsetExpiredError
+            The queue no longer holds a message of the range, and that is an error.
+        """
+        consumer = PullConsumer(connect(self.cluster), committed=self.committed)
+        left = part
+        while len(left) > 0:
+            try:
+                for result in consumer.blocks(left.queue, left.begin, left.end):
+                    batches = [
+                        record_batch(left.queue, piece, left.end, self.schema)
+                        for piece in result.pieces()
+                    ]
+                    left = replace(left, begin=result.next_offset)
+                    yield from (batch for batch in batches if batch.num_rows)
+                return
+            except OffsetExpiredError as error:
+                held = left if self.fail_on_data_loss else _still_held(consumer, left)
+                if held == left:
+                    raise _gone(error) from None
+                left = held
+
+
+def _still_held(consumer: PullConsumer, part: ReadRange) -> ReadRange:
+    begin = max(part.begin, consumer.begin_offset(part.queue))
+    return replace(part, begin=begin, end=min(part.end, consumer.end_offset(part.queue)))
+
+
+def _gone(error: OffsetExpiredError) -> OffsetExpiredError:
+    return OffsetExpiredError(
+        error.message,
+        hint="the broker's retention deleted messages before they were read, or the topic was made"
+        " anew; set failOnDataLoss to false to pass over what is missing",
+    )
 
 
 class RocketMQReader(DataSourceReader):

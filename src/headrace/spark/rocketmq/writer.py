@@ -7,7 +7,7 @@ import itertools
 import random
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -20,14 +20,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from headrace.client import MessageQueue, Producer, PullConsumer
+from headrace.client import MessageQueue, Producer
 from headrace.encoding import decode
 from headrace.errors import (
     ConfigurationError,
     DeserializationError,
     HeadraceError,
     MessageRejectedError,
-    OffsetExpiredError,
     TopicNotFoundError,
 )
 from headrace.keys import EXACT_KEY, encode_keys, key_properties, partitions_of
@@ -41,8 +40,7 @@ from headrace.spark.worker import end_of_task
 
 if TYPE_CHECKING:
     from headrace.protocol.columns import MessageColumns
-    from headrace.spark.rocketmq.options import ClusterOptions, WriteOptions
-    from headrace.spark.rocketmq.source import ReadRange
+    from headrace.spark.rocketmq.options import WriteOptions
 
 
 # Headers: the properties of messages that are the user's own, as Arrow columns.
@@ -530,66 +528,6 @@ def record_batch(
     block = _Block(queue, columns, int(np.searchsorted(columns.queue_offset, end)))
     arrays = [_MAKERS[field.name](block, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-@dataclass(frozen=True, slots=True)
-class RangeReader:
-    """Reads ranges of queues as rows.
-
-    Examples
-    --------
-    >>> from headrace.spark.rocketmq.source import arrow_schema, read_schema
-    >>> def count(cluster: ClusterOptions, part: ReadRange) -> int:
-    ...     reader = RangeReader(cluster, arrow_schema(read_schema(headers=False)))
-    ...     return sum(batch.num_rows for batch in reader.read(part))
-    """
-
-    cluster: ClusterOptions
-    #: The columns to give.
-    schema: pa.Schema
-    #: Whether a message that is gone is an error, or passed over.
-    fail_on_data_loss: bool = True
-    #: Whether only what is committed of what jobs write is given.
-    committed: bool = False
-
-    def read(self, part: ReadRange) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range, in order.
-
-        Raises
-        ------
-        OffsetExpiredError
-            The queue no longer holds a message of the range, and that is an error.
-        """
-        consumer = PullConsumer(connect(self.cluster), committed=self.committed)
-        left = part
-        while len(left) > 0:
-            try:
-                for result in consumer.blocks(left.queue, left.begin, left.end):
-                    batches = [
-                        record_batch(left.queue, piece, left.end, self.schema)
-                        for piece in result.pieces()
-                    ]
-                    left = replace(left, begin=result.next_offset)
-                    yield from (batch for batch in batches if batch.num_rows)
-                return
-            except OffsetExpiredError as error:
-                held = left if self.fail_on_data_loss else _still_held(consumer, left)
-                if held == left:
-                    raise _gone(error) from None
-                left = held
-
-
-def _still_held(consumer: PullConsumer, part: ReadRange) -> ReadRange:
-    begin = max(part.begin, consumer.begin_offset(part.queue))
-    return replace(part, begin=begin, end=min(part.end, consumer.end_offset(part.queue)))
-
-
-def _gone(error: OffsetExpiredError) -> OffsetExpiredError:
-    return OffsetExpiredError(
-        error.message,
-        hint="the broker's retention deleted messages before they were read, or the topic was made"
-        " anew; set failOnDataLoss to false to pass over what is missing",
-    )
 
 
 #: Rows are collected up to so many bytes, so that requests are full and go to queues side by side.

@@ -17,33 +17,27 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import SettingsError, StoreFailedError
-from headrace.protocol.layout import as_bytes, at_each, slices
+from headrace.protocol.layout import BORN_HOST_V6, as_bytes, at_each, slices
 from headrace.store.compaction.data_file import (
     ENTRY_BYTES,
+    NOT_A_TOMBSTONE,
     DataFile,
     DataWriter,
+    FileView,
+    IndexRows,
+    KeyRows,
     RowWriter,
+    UnitRows,
     make_name,
 )
 from headrace.store.compaction.manifest import CompactionReport, Dirt, FileMeta
-from headrace.store.compaction.offset_map import (
-    NOT_A_TOMBSTONE,
-    NOT_MET,
-    FileView,
-    Horizon,
-    IndexRows,
-    KeyRows,
-    Marked,
-    Rounds,
-    UnitRows,
-    mark,
-)
+from headrace.store.compaction.offset_map import NOT_MET, Horizon, Marked, Rounds, mark
 from headrace.store.compaction.recovery import damage_at, paths_of, remove_files, stretches
 from headrace.store.fileops import FileOps, replace_file, write_error
-from headrace.store.reading import BORN_HOST_V6
 
 if TYPE_CHECKING:
-    from headrace.store.compaction.offset_map import Candidate, View
+    from headrace.store.compaction.data_file import View
+    from headrace.store.compaction.offset_map import Candidate
     from headrace.store.compaction.recovery import EntryRun
 
 

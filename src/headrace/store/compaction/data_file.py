@@ -11,23 +11,17 @@ import struct
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import CorruptLogError, StoreFailedError
 from headrace.store.compaction.manifest import FileMeta, encode_checked
-from headrace.store.compaction.offset_map import (
-    INDEX,
-    KEY,
-    NOT_A_TOMBSTONE,
-    IndexRows,
-    KeyRows,
-    UnitRows,
-)
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, Verification, pack_header
 from headrace.store.fileops import Buffer, read_all, read_error, write_all, write_error
 
@@ -514,3 +508,101 @@ def _map(path: Path) -> memoryview:
     """Map a file; the descriptor is closed at once, the mapping goes with its last view."""
     with pa.memory_map(str(path)) as file:
         return memoryview(file.read_buffer())
+
+
+INDEX = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("log_position", "<i8"),
+        ("at", "<i8"),
+        ("met", "<i8"),
+        ("size", "<i4"),
+        ("tag", "<i4"),
+    ]
+)
+"""Queue offset, place in the commit log, place in the data file, when a compaction first met this
+delete (ms of the store's age), size, hash of the tag."""
+
+KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<i8")])
+"""The digest's 16 bytes as two numbers, queue offset.  A record without a key has zeros."""
+
+NOT_A_TOMBSTONE = -2
+
+IndexRows = npt.NDArray[Any]
+"""An array of :data:`INDEX`."""
+
+KeyRows = npt.NDArray[Any]
+"""An array of :data:`KEY`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitRows:
+    """The rows of some records."""
+
+    index: IndexRows
+    keys: KeyRows
+    #: Store times, ms since 1970.
+    stored: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def part(self, first: int, last: int) -> UnitRows:
+        """Return the rows of some of the records."""
+        return UnitRows(self.index[first:last], self.keys[first:last], self.stored[first:last])
+
+    @property
+    def keyless(self) -> int:
+        """How many records have no key.
+
+        >>> UnitRows(np.zeros(2, INDEX), np.zeros(2, KEY), np.zeros(2, np.int64)).keyless
+        2
+        """
+        return int(np.count_nonzero((self.keys["high"] == 0) & (self.keys["low"] == 0)))
+
+    @property
+    def tombstones(self) -> int:
+        """How many records are deletes.
+
+        >>> UnitRows(np.zeros(2, INDEX), np.zeros(2, KEY), np.zeros(2, np.int64)).tombstones
+        2
+        """
+        return int(np.count_nonzero(self.index["met"] != NOT_A_TOMBSTONE))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileView:
+    """A file, as far as this view reaches into it."""
+
+    meta: FileMeta
+    file: DataFile
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """The files of a log in the order of their offsets; never changed."""
+
+    #: Closed files, none of them empty.
+    closed: tuple[FileView, ...]
+    #: The file that is appended to.
+    active: FileView
+    #: The next offset.
+    log_end: int
+    clean_until: int
+    #: Parts that hold records, and the last offset of each.
+    parts: tuple[FileView, ...] = field(init=False)
+    lasts: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = self.closed + ((self.active,) if self.active.meta.count else ())
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "lasts", tuple(part.meta.last for part in parts))
+
+    @property
+    def min_offset(self) -> int:
+        """First readable offset, or the log's end."""
+        return self.parts[0].meta.first if self.parts else self.log_end
+
+    def first_part(self, offset: int) -> int:
+        """Find the first part that holds something at or behind an offset."""
+        return bisect_left(self.lasts, offset)

@@ -20,26 +20,30 @@ from headrace.errors import (
     StoreError,
     StoreFailedError,
 )
-from headrace.protocol.layout import MIN_RECORD
+from headrace.protocol.layout import MIN_RECORD, store_time_of
 from headrace.store.compaction.data_file import (
+    INDEX,
     DataFile,
     DataWriter,
     DerivedFileError,
-    RowWriter,
-    make_name,
-)
-from headrace.store.compaction.manifest import MANIFEST_NAME, FileMeta, Manifest, QueueRead, publish
-from headrace.store.compaction.offset_map import (
-    INDEX,
     FileView,
     IndexRows,
+    RowWriter,
     UnitRows,
     View,
-    describe,
+    make_name,
 )
+from headrace.store.compaction.manifest import (
+    MANIFEST_NAME,
+    FileMeta,
+    Manifest,
+    QueueRead,
+    ReadStatus,
+    publish,
+)
+from headrace.store.compaction.offset_map import describe
 from headrace.store.compaction.recovery import damage_at, derive, paths_of, remove_files
 from headrace.store.fileops import write_error
-from headrace.store.reading import ReadStatus, store_time_of
 
 if TYPE_CHECKING:
     from headrace.protocol.records import Records

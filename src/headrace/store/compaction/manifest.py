@@ -10,6 +10,7 @@ import contextlib
 import os
 import zlib
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,7 +21,6 @@ from headrace.store.fileops import write_all
 
 if TYPE_CHECKING:
     from headrace.store.fileops import FileOps
-    from headrace.store.reading import ReadStatus
 
 
 # What a compaction log tells: reads, dirt, reports, damage.
@@ -269,3 +269,20 @@ def _write(folder: Path, name: str, content: bytes, ops: FileOps, *, sync: bool)
         with contextlib.suppress(OSError):
             ops.unlink(temporary)
         raise
+
+
+class ReadStatus(Enum):
+    """Outcome of a read."""
+
+    #: There are messages.
+    FOUND = "found"
+    #: Messages were looked at, none has one of the tags.
+    NO_MATCH = "no match"
+    #: The offset is the next one to be written.
+    AT_END = "at end"
+    #: The queue holds no message.
+    EMPTY = "empty"
+    #: The offset is beyond the next one to be written.
+    BEYOND = "beyond"
+    #: The offset is before the first that the queue still holds.
+    BELOW_MIN = "below min"

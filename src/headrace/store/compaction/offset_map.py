@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +20,18 @@ from headrace.protocol.layout import locate, slices
 from headrace.protocol.properties import KEYS
 from headrace.protocol.records import Records, record_sizes
 from headrace.protocol.stamps import tag_hashes
+from headrace.store.compaction.data_file import (
+    INDEX,
+    KEY,
+    NOT_A_TOMBSTONE,
+    FileView,
+    IndexRows,
+    KeyRows,
+    UnitRows,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from headrace.store.compaction.data_file import DataFile
-    from headrace.store.compaction.manifest import FileMeta
 
 
 # Digests of keys: sixteen bytes that stand for a key of any length.
@@ -334,65 +339,8 @@ class DistinctKeys:
 # An index row says where a record lies, a key row which key it has.  Both files have one row for
 # each record, in the order of the offsets, so row ``i`` of both is the same record.
 
-INDEX = np.dtype(
-    [
-        ("offset", "<i8"),
-        ("log_position", "<i8"),
-        ("at", "<i8"),
-        ("met", "<i8"),
-        ("size", "<i4"),
-        ("tag", "<i4"),
-    ]
-)
-"""Queue offset, place in the commit log, place in the data file, when a compaction first met this
-delete (ms of the store's age), size, hash of the tag."""
 
-KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<i8")])
-"""The digest's 16 bytes as two numbers, queue offset.  A record without a key has zeros."""
-
-NOT_A_TOMBSTONE = -2
 NOT_MET = -1
-
-IndexRows = npt.NDArray[Any]
-"""An array of :data:`INDEX`."""
-
-KeyRows = npt.NDArray[Any]
-"""An array of :data:`KEY`."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UnitRows:
-    """The rows of some records."""
-
-    index: IndexRows
-    keys: KeyRows
-    #: Store times, ms since 1970.
-    stored: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def part(self, first: int, last: int) -> UnitRows:
-        """Return the rows of some of the records."""
-        return UnitRows(self.index[first:last], self.keys[first:last], self.stored[first:last])
-
-    @property
-    def keyless(self) -> int:
-        """How many records have no key.
-
-        >>> UnitRows(np.zeros(2, INDEX), np.zeros(2, KEY), np.zeros(2, np.int64)).keyless
-        2
-        """
-        return int(np.count_nonzero((self.keys["high"] == 0) & (self.keys["low"] == 0)))
-
-    @property
-    def tombstones(self) -> int:
-        """How many records are deletes.
-
-        >>> UnitRows(np.zeros(2, INDEX), np.zeros(2, KEY), np.zeros(2, np.int64)).tombstones
-        2
-        """
-        return int(np.count_nonzero(self.index["met"] != NOT_A_TOMBSTONE))
 
 
 def describe(records: Records, digest: KeyDigest) -> UnitRows:
@@ -613,41 +561,3 @@ def _count(candidate: Candidate, found: Marked, horizon: Horizon) -> None:
 
 
 # A queue's log as it stood at one moment: what readers hold while the files change.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FileView:
-    """A file, as far as this view reaches into it."""
-
-    meta: FileMeta
-    file: DataFile
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class View:
-    """The files of a log in the order of their offsets; never changed."""
-
-    #: Closed files, none of them empty.
-    closed: tuple[FileView, ...]
-    #: The file that is appended to.
-    active: FileView
-    #: The next offset.
-    log_end: int
-    clean_until: int
-    #: Parts that hold records, and the last offset of each.
-    parts: tuple[FileView, ...] = field(init=False)
-    lasts: tuple[int, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        parts = self.closed + ((self.active,) if self.active.meta.count else ())
-        object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "lasts", tuple(part.meta.last for part in parts))
-
-    @property
-    def min_offset(self) -> int:
-        """First readable offset, or the log's end."""
-        return self.parts[0].meta.first if self.parts else self.log_end
-
-    def first_part(self, offset: int) -> int:
-        """Find the first part that holds something at or behind an offset."""
-        return bisect_left(self.lasts, offset)

@@ -20,7 +20,7 @@ from headrace.store.compaction.compactor import (
     dirt_of,
     is_due,
 )
-from headrace.store.compaction.data_file import DerivedFileError
+from headrace.store.compaction.data_file import DerivedFileError, FileView, View
 from headrace.store.compaction.log_files import FileAppender, LogFiles
 from headrace.store.compaction.manifest import (
     CompactionReport,
@@ -29,14 +29,7 @@ from headrace.store.compaction.manifest import (
     QueueLogStatistics,
     QueueRead,
 )
-from headrace.store.compaction.offset_map import (
-    Candidate,
-    FileView,
-    Horizon,
-    KeyDigest,
-    Rounds,
-    View,
-)
+from headrace.store.compaction.offset_map import Candidate, Horizon, KeyDigest, Rounds
 from headrace.store.compaction.recovery import inspect_files, recover
 
 if TYPE_CHECKING:
@@ -44,7 +37,7 @@ if TYPE_CHECKING:
 
     from headrace.protocol.records import Records
     from headrace.store.compaction.compactor import CompactionSettings, StoreClock
-    from headrace.store.compaction.offset_map import IndexRows
+    from headrace.store.compaction.data_file import IndexRows
     from headrace.store.compaction.recovery import Recovered
     from headrace.store.fileops import FileOps
 

@@ -16,13 +16,17 @@ from headrace.errors import CorruptLogError
 from headrace.protocol.layout import record_starts
 from headrace.protocol.records import Records
 from headrace.store.compaction.data_file import (
+    INDEX,
     INDEX_HEADER,
+    KEY,
     KEYS_HEADER,
     ROW_HEADER_SIZE,
     SYNCED_SLOT,
     DataFile,
     DataWriter,
+    FileView,
     RowWriter,
+    View,
     data_path,
     index_path,
     keys_path,
@@ -38,7 +42,7 @@ from headrace.store.compaction.manifest import (
     decode_checked,
     read_manifest,
 )
-from headrace.store.compaction.offset_map import INDEX, KEY, FileView, View, describe
+from headrace.store.compaction.offset_map import describe
 from headrace.store.entries import HEADER_SIZE, MAGIC, Entry, is_intact, parse_header
 from headrace.store.fileops import read_error, rewrite
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.errors import CorruptLogError, HeadraceError, StoreError
+from headrace.protocol.layout import queue_offset_of, record_size_at
 from headrace.store.catalog import secret_in
 from headrace.store.checkpoint import read_checkpoint
 from headrace.store.compaction.offset_map import KeyDigest
@@ -42,7 +43,6 @@ from headrace.store.entries import Verification
 from headrace.store.fileops import FileOps, replace_file
 from headrace.store.index import UNIT, queue_folder
 from headrace.store.log import CommitLog, GoneError
-from headrace.store.reading import queue_offset_of, record_size_at
 from headrace.store.settings import StoreSettings
 from headrace.store.staging import whole_bytes
 from headrace.store.store import FolderLock, MessageStore

@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from headrace.errors import HeadraceError
-from headrace.protocol.layout import record_starts
+from headrace.protocol.layout import queue_offset_of, record_starts
 from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX, stored_commit
 from headrace.store.compaction.recovery import stretches
 from headrace.store.entries import HEADER_SIZE, MAGIC, EntryKind, Window, entry_at
 from headrace.store.fileops import FileOps, read_all, read_error
-from headrace.store.reading import queue_offset_of
 
 if TYPE_CHECKING:
-    from headrace.store.entries import Loss
+    from headrace.store.entries import Loss, QueueKey
     from headrace.store.fileops import Buffer
-    from headrace.store.index import QueueKey
 
 
 # Findings: what an examination of a store says, each by file and offset.

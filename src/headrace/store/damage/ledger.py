@@ -19,7 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import CorruptLogError, HeadraceError
-from headrace.protocol.layout import MIN_RECORD, locate, record_starts
+from headrace.protocol.layout import (
+    MIN_RECORD,
+    are_of_one_queue,
+    fills_its_size,
+    locate,
+    queue_of,
+    queue_offset_of,
+    record_magics,
+    record_starts,
+)
 from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX
 from headrace.store.damage.inspection import (
     DamagedRange,
@@ -37,18 +46,11 @@ from headrace.store.entries import (
     decode_state,
     parse_losses,
 )
-from headrace.store.reading import (
-    are_of_one_queue,
-    fills_its_size,
-    queue_of,
-    queue_offset_of,
-    record_magics,
-)
 
 if TYPE_CHECKING:
     from headrace.store.damage.inspection import IntactEntry
+    from headrace.store.entries import QueueKey
     from headrace.store.fileops import Buffer
-    from headrace.store.index import QueueKey
 
 
 # A look at every record of an entry: the entry's checksum says only that nothing changed since.

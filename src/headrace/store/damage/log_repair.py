@@ -21,14 +21,16 @@ from headrace.errors import CorruptLogError
 from headrace.protocol.layout import record_starts
 from headrace.protocol.records import Records
 from headrace.store.compaction.data_file import (
+    INDEX,
     ROW_HEADER_SIZE,
     DataWriter,
+    IndexRows,
     data_path,
     index_path,
     make_name,
 )
 from headrace.store.compaction.manifest import FileMeta, Manifest, publish, read_manifest
-from headrace.store.compaction.offset_map import INDEX, IndexRows, describe
+from headrace.store.compaction.offset_map import describe
 from headrace.store.compaction.recovery import (
     inspect_folder,
     next_intact,

@@ -19,13 +19,12 @@ import msgspec
 import numpy as np
 
 from headrace.errors import CorruptLogError, HeadraceError, NotFoundError, StoreError
-from headrace.protocol.layout import record_starts
+from headrace.protocol.layout import queue_of, queue_offset_of, record_starts
 from headrace.protocol.records import Records
 from headrace.store.entries import HEADER_SIZE, Entry, EntryKind, is_intact, parse_header
 from headrace.store.fileops import FileOps, replace_file
 from headrace.store.index import WriteGroup
 from headrace.store.log import GoneError
-from headrace.store.reading import queue_of, queue_offset_of
 from headrace.store.recovery import Replay
 from headrace.store.replication.following import Copied, Epoch, EpochTable, LogHead
 from headrace.store.requests import AloneRequest
@@ -291,9 +290,6 @@ def _chosen(records: Records, wanted: np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 T = TypeVar("T")
-
-#: The log was on disk up to here, and a CRC-32 of that.
-_MARK = struct.Struct("<qI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,15 +561,3 @@ class _SyncMark:
         if self._fd >= 0:
             self._ops.close(self._fd)
         self._fd, self._position = -1, -1
-
-
-def read_mark(path: Path) -> int | None:
-    """Read how far a copied log was on disk for certain; None when the log is no copy."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    if len(content) < _MARK.size:
-        return 0
-    position, checksum = _MARK.unpack_from(content)
-    return int(position) if zlib.crc32(content[:8]) == checksum else 0
