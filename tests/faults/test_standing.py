@@ -13,7 +13,7 @@ from headrace import serdes, tumbling
 from headrace.cli.app import app
 from headrace.errors import StateError
 from headrace.runtime.jobs.reset import exported, import_state, rescale
-from headrace.runtime.standing import OperatorStatistics, standing_of
+from headrace.runtime.standing import OperatorStatistics, lag_of, operator_statistics
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.views import StateView
 from headrace.streams import StreamBuilder
@@ -56,7 +56,9 @@ def run(rig: Rig, job: Topology, folder: str = "one") -> None:
 
 
 def operators(rig: Rig, job: Topology) -> dict[str, OperatorStatistics]:
-    return standing_of(StateHome.of(job.name, rig.client))[1]
+    home = StateHome.of(job.name, rig.client)
+    record = home.record()
+    return operator_statistics(record, lag_of(home, record))
 
 
 def test_each_operator_says_what_it_did_and_how_far_it_is_behind(rig: Rig) -> None:

@@ -299,12 +299,6 @@ class ClientConnection(JsonBody):
     version: int = 0
 
 
-class ProducerConnections(JsonBody):
-    """Answer to GET_PRODUCER_CONNECTION_LIST."""
-
-    connection_set: list[ClientConnection] = field(default_factory=list)
-
-
 class ConsumerConnections(JsonBody):
     """Answer to GET_CONSUMER_CONNECTION_LIST."""
 
@@ -320,9 +314,3 @@ class RuntimeInfo(JsonBody):
     """Answer to GET_BROKER_RUNTIME_INFO."""
 
     table: dict[str, str] = field(default_factory=dict)
-
-
-class ResetOffsets(JsonBody):
-    """Answer to INVOKE_BROKER_TO_RESET_OFFSET: the new offset of each queue."""
-
-    offset_table: dict[str, int] = field(default_factory=dict)

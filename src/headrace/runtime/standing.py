@@ -144,18 +144,6 @@ def longest(queues: Iterable[QueueLag]) -> timedelta | None:
     return max(known, default=timedelta(0)) if len(known) == len(ages) else None
 
 
-def standing_of(home: StateHome) -> tuple[CommitRecord, dict[str, OperatorStatistics]]:
-    """Return the newest commit record of a job, and what each of its operators did.
-
-    Raises
-    ------
-    StateError
-        The job has committed nothing.
-    """
-    record = home.record()
-    return record, operator_statistics(record, lag_of(home, record))
-
-
 def lag_of(home: StateHome, record: CommitRecord) -> dict[QueueName, QueueLag] | None:
     """Tell what a commit leaves unread of each queue; None: a topic that it read is gone."""
     topics = {MessageQueue.parse(queue).topic for queue in record.offsets}

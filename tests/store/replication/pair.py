@@ -7,8 +7,10 @@ from pathlib import Path
 
 from headrace.errors import StoreError
 from headrace.store import MessageStore, StageKey, StoreSettings
-from headrace.store.replication.copyist import Copyist, PositionVerdict, judge
+from headrace.store.fileops import FileOps
+from headrace.store.replication.copyist import PositionVerdict, cut_log, empty_store, judge
 from headrace.store.replication.following import (
+    Copied,
     CopyBytes,
     CutDone,
     Event,
@@ -17,6 +19,7 @@ from headrace.store.replication.following import (
     Greet,
     Halt,
     Instruction,
+    LogHead,
     Received,
     Refused,
     Restart,
@@ -32,6 +35,49 @@ READ_ONLY = StoreError("this store is the copy of another")
 
 def open_store(path: Path, how: StoreSettings = SMALL) -> MessageStore:
     return MessageStore.open(path, how, ops=UnsyncedOps())
+
+
+class Copyist:
+    """Carries out a follower's instructions on its own store, as the broker's does."""
+
+    def __init__(
+        self,
+        path: Path,
+        store: MessageStore,
+        open_store: Callable[[], MessageStore],
+        ops: FileOps | None = None,
+    ) -> None:
+        self._path = path
+        self.store = store
+        self._open_store = open_store
+        self._ops = ops
+
+    def head(self, log: str) -> LogHead:
+        """Say where the own log begins and ends."""
+        return self.store.replication.head(log)
+
+    def copy(self, instruction: CopyBytes, *, sync: bool) -> Copied:
+        """Append bytes; raises what the store raises."""
+        port = self.store.replication
+        return port.copy(
+            instruction.base, instruction.position, instruction.content, sync=sync
+        ).result()
+
+    def cut(self, instruction: TruncateLog, log: str) -> CutDone:
+        """Remove what the primary does not have."""
+        self.store.close()
+        cut_log(self._path, instruction.position, self._ops)
+        return self._reopened(log)
+
+    def restart(self, instruction: Restart, log: str) -> CutDone:
+        """Empty the store, and begin at a position."""
+        self.store.close()
+        empty_store(self._path, instruction.position, self._ops)
+        return self._reopened(log)
+
+    def _reopened(self, log: str) -> CutDone:
+        self.store = self._open_store()
+        return CutDone(self.head(log))
 
 
 def open_copy(path: Path, how: StoreSettings = SMALL) -> MessageStore:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,18 +13,12 @@ from headrace.store.catalog import mark_unchecked
 from headrace.store.checkpoint import read_checkpoint
 from headrace.store.fileops import FileOps
 from headrace.store.log import CommitLog
-from headrace.store.replication.following import (
-    Copied,
-    CopyBytes,
-    CutDone,
-    LogHead,
-    Restart,
-    TruncateLog,
-)
 
 if TYPE_CHECKING:
+    from headrace.store.replication.following import (
+        LogHead,
+    )
     from headrace.store.replication.following import Epoch
-    from headrace.store.store import MessageStore
 
 
 # The primary's side, without I/O: what a follower may have, and who has what.
@@ -238,78 +231,3 @@ def empty_store(path: Path, begin: int, ops: FileOps | None = None) -> None:
     finally:
         log.close()
     ops.remove_tree(old)
-
-
-logger = logging.getLogger(__name__)
-
-
-class Copyist:
-    """Carries out a follower's instructions on its own store, waiting for the disk.
-
-    Parameters
-    ----------
-    path
-        The store's folder.
-    store
-        The store; it is closed and opened again when its log is cut.
-    open_store
-        Opens the store in the folder.
-    ops
-        File operations, for tests.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        store: MessageStore,
-        open_store: Callable[[], MessageStore],
-        ops: FileOps | None = None,
-    ) -> None:
-        self._path = path
-        self.store = store
-        self._open_store = open_store
-        self._ops = ops
-
-    def head(self, log: str) -> LogHead:
-        """Say where the own log begins and ends."""
-        return self.store.replication.head(log)
-
-    def copy(self, instruction: CopyBytes, *, sync: bool) -> Copied:
-        """Append bytes; raises what the store raises."""
-        port = self.store.replication
-        return port.copy(
-            instruction.base, instruction.position, instruction.content, sync=sync
-        ).result()
-
-    def cut(self, instruction: TruncateLog, log: str) -> CutDone:
-        """Remove what the primary does not have."""
-        end = self.head(log).end
-        logger.warning(
-            "%s: the log goes up to %d, but is the primary's only up to %d: %d bytes are cut",
-            self._path,
-            end,
-            instruction.position,
-            end - instruction.position,
-        )
-        self.store.close()
-        cut_log(self._path, instruction.position, self._ops)
-        return self._reopened(log)
-
-    def restart(self, instruction: Restart, log: str) -> CutDone:
-        """Empty the store, and begin at a position."""
-        held = self.head(log)
-        level = logging.WARNING if held.end > held.begin else logging.INFO
-        logger.log(
-            level,
-            "%s: starts over at position %d of the primary's log: %s",
-            self._path,
-            instruction.position,
-            instruction.why,
-        )
-        self.store.close()
-        empty_store(self._path, instruction.position, self._ops)
-        return self._reopened(log)
-
-    def _reopened(self, log: str) -> CutDone:
-        self.store = self._open_store()
-        return CutDone(self.head(log))

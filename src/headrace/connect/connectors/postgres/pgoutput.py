@@ -379,10 +379,6 @@ class ReplicationConnection:
         row = self._execute(command)
         return NewSlot(row[0], lsn_number(row[1]), row[2])
 
-    def drop_slot(self, name: str) -> None:
-        """Remove a slot; the server may let go of the log that it kept for it."""
-        self._execute(f"DROP_REPLICATION_SLOT {_quoted(name)} WAIT")
-
     def start(self, slot: str, publication: str, start: Lsn) -> None:
         """Begin to stream a slot's changes from ``start``, or from what was confirmed of it."""
         names = sql.Literal(publication).as_string(None)
