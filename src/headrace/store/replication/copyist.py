@@ -16,9 +16,9 @@ from headrace.store.log import CommitLog
 
 if TYPE_CHECKING:
     from headrace.store.replication.following import (
+        Epoch,
         LogHead,
     )
-    from headrace.store.replication.following import Epoch
 
 
 # The primary's side, without I/O: what a follower may have, and who has what.
