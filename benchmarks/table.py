@@ -1,4 +1,4 @@
-"""Results as the table of docs/performance.md."""
+"""Results as the table of docs/explanation/performance.md."""
 
 from __future__ import annotations
 

@@ -315,7 +315,8 @@ def test_the_page_on_scale_has_what_the_program_prints() -> None:
 
 
 def test_the_model_of_scale_stands_on_the_results_that_are_told() -> None:
-    results, _ = (ROOT / "docs" / "performance.md").read_text().split("## What is measured")
+    page = (ROOT / "docs" / "explanation" / "performance.md").read_text()
+    results, _ = page.split("## What is measured")
     found = re.findall(r"^\| `(\w+)` \|[^|]*\| ([\d,.]+) ", results, re.MULTILINE)
     told = {name: float(value.replace(",", "")) for name, value in found}
     narrow, wide, more = told["batch_of_one_8"], told["batch_of_one_1024"], 1024 - 8

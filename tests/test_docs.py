@@ -22,7 +22,7 @@ from headrace.settings import JobSettings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 # A block that names one of these needs Spark or a broker: it is compiled, and its names are looked
 # up, but it is not run.
@@ -157,7 +157,7 @@ def test_architecture_names_every_package_and_only_what_there_is() -> None:
 
 
 def error_sections() -> dict[str, str]:
-    page = (DOCS / "troubleshooting.md").read_text()
+    page = (DOCS / "reference/errors.md").read_text()
     parts = re.split(r"^### `(\w+)`\n", page, flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 

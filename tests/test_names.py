@@ -1,4 +1,4 @@
-"""docs/names.md maps every name of RIP-58 to ours, and is held against the code."""
+"""docs/reference/names.md maps every name of RIP-58 to ours, and is held against the code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "names.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "names.md"
 
 # Classes, methods, properties and statics of RIP-58 and of the library that follows it.
 NAMES_OF_THE_PROPOSAL = [

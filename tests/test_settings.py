@@ -12,7 +12,7 @@ from headrace.settings import JobSettings, settings_page
 
 
 def test_page_in_docs_matches_the_code() -> None:
-    page = Path(__file__).parent.parent / "docs" / "settings.md"
+    page = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
     assert page.read_text() == settings_page()
 
 

@@ -1,6 +1,6 @@
 """The settings of a job: each with its type, unit, default and meaning, in this one place.
 
-``python -m headrace.settings`` prints the page ``docs/settings.md``.
+``python -m headrace.settings`` prints the page ``docs/reference/settings.md``.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ class JobSettings:
 
 
 def settings_page() -> str:
-    """Write the page ``docs/settings.md``."""
+    """Write the page ``docs/reference/settings.md``."""
     lines = [
         "# Settings of a job",
         "",

@@ -572,7 +572,7 @@ def test_limit_that_cannot_be_is_refused(text: str, says: str) -> None:
 
 
 def test_page_in_docs_has_the_limits_of_the_code() -> None:
-    page = Path(__file__).parents[2] / "docs" / "security.md"
+    page = Path(__file__).parents[2] / "docs" / "guides" / "operate" / "security.md"
     assert Limits.table() in page.read_text()
 
 

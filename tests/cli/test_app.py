@@ -91,7 +91,7 @@ def test_a_command_line_that_is_wrong_has_a_status_of_its_own(
 
 
 def test_every_exit_status_of_run_is_told_in_one_table() -> None:
-    page = (Path(__file__).parents[2] / "docs/running.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guides/operate/running.md").read_text()
     table = page.partition("## Exit statuses")[2]
     found = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")]
     assert found[2:] == ["0", "1", "2", str(status_of(FencedError("newer"))), "128 + n"]

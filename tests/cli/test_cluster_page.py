@@ -1,4 +1,7 @@
-"""``docs/operate/cluster.md`` by its words alone: its commands, one after the other, in an empty folder."""
+"""``docs/guides/operate/cluster.md`` by its words alone.
+
+Its commands run one after the other, in an empty folder.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.cli.ports import free_port
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "operate" / "cluster.md"
+PAGE = ROOT / "docs" / "guides" / "operate" / "cluster.md"
 #: Each of the four jobs starts three or more Java processes: 140 s in all on two idle cores.
 PATIENCE = 780
 

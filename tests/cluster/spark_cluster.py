@@ -26,7 +26,7 @@ TOGETHER = pytest.mark.together("machines")
 _SPARK = Path(pyspark.__file__).parent
 _MASTER_PORT = 7077
 _DEPLOY = "org.apache.spark.deploy"
-#: What docs/operate/cluster.md has an operator set.
+#: What docs/guides/operate/cluster.md has an operator set.
 _AS_ADVISED = {
     "SPARK_MASTER_OPTS": "-Dspark.rpc.io.enableTcpKeepAlive=true",
     "SPARK_WORKER_OPTS": "-Dspark.decommission.enabled=true",

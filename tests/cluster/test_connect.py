@@ -22,8 +22,8 @@ from tests.faults.harness import at_most, await_true
 
 #: How long the machine is cut off, s.
 CUT = 60.0
-#: What docs/connect-control.md says of workers that are told no times, from the cut on, s: until it
-#: is noticed, until a worker has ended what it ran, until that runs elsewhere.
+#: What docs/explanation/connect-control.md says of workers that are told no times, from the cut
+#: on, s: until it is noticed, until a worker has ended what it ran, until that runs elsewhere.
 NOTICED, FENCED, MOVED = 15.0 + 2 * 2.0, 24.0, 60.0
 #: How soon a worker that is back has its share again, s.
 SHARED_AGAIN = 30.0

@@ -241,7 +241,7 @@ def test_letters_beyond_ascii_change_as_in_python(text: str) -> None:
     assert computed(col("s").lower(), s=[text, None, "A"]) == [text.lower(), None, "a"]
 
 
-COLUMNS = Path(__file__).parents[2] / "docs" / "columns.md"
+COLUMNS = Path(__file__).parents[2] / "docs" / "guides" / "build" / "columns.md"
 
 
 def differences() -> Iterator[tuple[str, str, str, str]]:

@@ -56,7 +56,7 @@ def test_what_differs_is_shown() -> None:
 
 def test_the_example_of_the_page_runs() -> None:
     names: dict[str, Any] = {"__name__": "docs_example"}
-    for block in blocks(DOCS / "streams.md"):
+    for block in blocks(DOCS / "guides/build/streams.md"):
         if block.language == "python":
             exec(block.text, names)
         if test := names.get("test_a_minute_of_orders"):

@@ -92,5 +92,5 @@ def test_poison_tuples_go_where_the_configuration_says() -> None:
 
 
 def test_the_page_has_the_table_of_keys() -> None:
-    page = Path(__file__).parents[2] / "docs" / "topologies.md"
+    page = Path(__file__).parents[2] / "docs" / "guides" / "build" / "topologies.md"
     assert configuration_table() in page.read_text(), "print(configuration_table()) has the new one"

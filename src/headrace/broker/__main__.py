@@ -120,7 +120,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-message-size", type=int, metavar="BYTES", help=f"and of a batch ({4 * _MIB})")
     add("--min-free-space", type=int, metavar="BYTES", help="left alone on the disk")
     add("--default-queues", type=int, metavar="N", help="of topics that a message creates (8)")
-    add("--acl", type=Path, metavar="FILE", help="accounts and permissions: see docs/security.md")
+    add(
+        "--acl",
+        type=Path,
+        metavar="FILE",
+        help="accounts and permissions: see docs/guides/operate/security.md",
+    )
     add(
         "--allow-anyone",
         action="store_true",
@@ -131,7 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--tls-certificate", type=Path, metavar="FILE", help="certificate, PEM")
     add("--tls-key", type=Path, metavar="FILE", help="its key, PEM")
     add("--tls-mode", choices=get_args(TlsMode), help="plain connections, too (permissive)")
-    add("--limit", action="append", default=[], metavar="NAME=VALUE", help="see docs/security.md")
+    add(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="see docs/guides/operate/security.md",
+    )
     add("--follow", metavar="HOST:PORT", help="broker whose log to copy; read-only until promoted")
     add("--follow-from", choices=["oldest", "newest"], help="file of its log to begin with")
     add("--min-replicas", type=int, metavar="N", help="followers that must have a message (0)")

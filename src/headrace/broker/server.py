@@ -213,8 +213,8 @@ class BrokerServer:
             if not settings.allow_anyone:
                 raise SettingsError(
                     f"whoever reaches {settings.host} could do everything: there are no accounts",
-                    hint="name a file of accounts (--acl, see docs/security.md), or listen on"
-                    " 127.0.0.1; --allow-anyone takes the risk",
+                    hint="name a file of accounts (--acl, see docs/guides/operate/security.md),"
+                    " or listen on 127.0.0.1; --allow-anyone takes the risk",
                 )
             logger.warning("everybody who reaches %s may do everything", settings.host)
         listener = self._listen()

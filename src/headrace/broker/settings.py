@@ -145,7 +145,7 @@ class Limits:
 
     @classmethod
     def table(cls) -> str:
-        """Write the table of all limits, as docs/security.md has it."""
+        """Write the table of all limits, as docs/guides/operate/security.md has it."""
         lines = ["| limit | default | unit | meaning |", "| --- | --- | --- | --- |"]
         for each in dataclasses.fields(cls):
             default = each.default

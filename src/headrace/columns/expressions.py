@@ -230,7 +230,8 @@ class Expression:
     def cast(self, to: CastType) -> Expression:
         """Turn values into another type, as Python's ``int``, ``float`` and ``str`` do.
 
-        ``on_error`` says what becomes of others; ``docs/columns.md`` names what differs.
+        ``on_error`` says what becomes of others; ``docs/guides/build/columns.md`` names what
+        differs.
         """
         return self._call("cast", to)
 

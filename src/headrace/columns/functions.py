@@ -1,7 +1,8 @@
 """What expressions compute, on whole columns.
 
-They mean what Python means; the table of ``docs/columns.md`` names where they do not.  Where Arrow
-means something else, values are computed in Python: one by one, and only where they have to be.
+They mean what Python means; the table of ``docs/guides/build/columns.md`` names where they
+do not.  Where Arrow means something else, values are computed in Python: one by one, and only where
+they have to be.
 """
 
 from __future__ import annotations

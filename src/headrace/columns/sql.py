@@ -61,7 +61,7 @@ def parse(text: str) -> Query:
     except sqlglot.errors.SqlglotError as error:
         raise TopologyError(
             f"this is no SQL that can be read: {str(error).splitlines()[0]}",
-            hint="see docs/columns.md for what sql() takes",
+            hint="see docs/guides/build/columns.md for what sql() takes",
         ) from None
     if not isinstance(statement, sqlglot.exp.Select):
         raise _refused(statement, "sql() takes one select statement")
@@ -71,7 +71,8 @@ def parse(text: str) -> Query:
 def _refused(node: Any, why: str) -> TopologyError:
     return TopologyError(
         f"{why}: {node.sql()[:200]}",
-        hint="see docs/columns.md for what sql() takes; other steps can stand before and behind it",
+        hint="see docs/guides/build/columns.md for what sql() takes; other steps can stand before"
+        " and behind it",
     )
 
 

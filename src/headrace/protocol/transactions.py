@@ -1,8 +1,8 @@
 """The words of the commit protocol: what a job's driver and tasks say to an embedded broker.
 
 Bytes in, values out; bodies are JSON, but for staged messages, which are ready-made records.
-The rules are those of ``docs/transactions.md``: one commit record per batch, accepted only from
-the current epoch and only on top of the batch before it.
+The rules are those of ``docs/explanation/transactions.md``: one commit record per batch, accepted
+only from the current epoch and only on top of the batch before it.
 """
 
 from __future__ import annotations

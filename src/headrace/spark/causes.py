@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _SHIP = (
     "install it there, name another by --spark-config spark.pyspark.python=PATH, or bring one to"
-    " all machines: headrace pack, and --archive (docs/operate/cluster.md)"
+    " all machines: headrace pack, and --archive (docs/guides/operate/cluster.md)"
 )
 _GOES_ON = "nothing is lost: the job goes on from its last commit"
 _MEMORY = (
@@ -88,7 +88,7 @@ _CAUSES = (
     _Cause(
         r"PYTHON_VERSION_MISMATCH\][^\d]*(\d+\.\d+)[^\d]*(\d+\.\d+)",
         "machine {host} runs Python {0}, and the driver of the job Python {1}",
-        "bring all machines to one version; docs/operate/cluster.md says what may differ",
+        "bring all machines to one version; docs/guides/operate/cluster.md says what may differ",
         for_good=True,
     ),
     _Cause(

@@ -306,7 +306,7 @@ _MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|spark://|yarn$|k8s://")
 _SECRET = "spark.authenticate.secret"  # noqa: S105 - a name
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
-#: What each setting is for stands beside it; all were measured (docs/performance.md).
+#: What each setting is for stands beside it; all were measured (docs/explanation/performance.md).
 SPARK_CONFIG: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     # A loopback connection waits up to 40 ms for an acknowledgement, in every task.

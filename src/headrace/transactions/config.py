@@ -48,7 +48,7 @@ def _no_ttl(value: Any) -> str | None:
         return None
     return (
         "must be -1: state of spouts and bolts lives until the program removes it; states with a"
-        " time to live are those of `process` (docs/low-level.md)"
+        " time to live are those of `process` (docs/guides/build/processors.md)"
     )
 
 
@@ -131,7 +131,8 @@ _ALL: tuple[ComponentConfigKey, ...] = (
         "topology.fall.back.on.pickle",
         (
             "Whether what spouts and bolts keep, and what a `JournalSpout` emits, may be any object: "
-            "what is no plain data is pickled and signed (docs/security.md). False refuses it."
+            "what is no plain data is pickled and signed (docs/guides/operate/security.md). False"
+            " refuses it."
         ),
         _flag,
         default=False,
@@ -296,7 +297,7 @@ def _check(name: str, value: Any) -> None:
 
 
 def configuration_table() -> str:
-    """Write the keys as a table, for ``docs/topologies.md``."""
+    """Write the keys as a table, for ``docs/guides/build/topologies.md``."""
     lines = ["| key | default | meaning |", "| --- | --- | --- |"]
     for key in _ALL:
         meaning = (

@@ -21,8 +21,8 @@ def sections(page: str) -> dict[str, str]:
     return dict(SECTION.findall((DOCS / page).read_text()))
 
 
-STORAGE = sections("connect-storage.md")
-SECTIONS = sections("connect-connectors.md") | STORAGE
+STORAGE = sections("guides/connect/storage.md")
+SECTIONS = sections("guides/connect/connectors.md") | STORAGE
 #: What a section says of several connectors at once, or leaves to another page.
 ELSEWHERE = {
     "sqlite-sink": {
@@ -62,7 +62,7 @@ def test_section_names_every_key(name: str) -> None:
 
 
 def test_keys_of_a_bucket_are_named() -> None:
-    named = set(re.findall(r"`([\w.]+)`", (DOCS / "connect-storage.md").read_text()))
+    named = set(re.findall(r"`([\w.]+)`", (DOCS / "guides/connect/storage.md").read_text()))
     assert ELSEWHERE["s3-sink"] <= named
 
 

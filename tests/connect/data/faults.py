@@ -1,6 +1,6 @@
 """The faults that connectors meet in tests, and the page of what each cost, which they measure.
 
-``python -m tests.connect.data.faults > docs/connect-faults.md`` writes the page anew.
+``python -m tests.connect.data.faults > docs/explanation/connect-faults.md`` writes the page anew.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ What was given begins seconds before the fault and ends when all rows move again
 
 All processes shared two cores with other tests at a load of 15 to 45, at up to 50 rows a second for each connector.
 `make soak ARGS=tests/connect/data/test_healing.py` runs all of it, `make test-all` the faults with a star.
-With `FAULTS_RECORDED=1` either writes down what it has measured, and `python -m tests.connect.data.faults > docs/connect-faults.md` makes this page of that.
+With `FAULTS_RECORDED=1` either writes down what it has measured, and `python -m tests.connect.data.faults > docs/explanation/connect-faults.md` makes this page of that.
 """
 
 

@@ -8,7 +8,7 @@ from tests.connect.data.faults import FAULTS, Cell, page, read
 from tests.connect.data.flows import CONNECTORS
 from tests.connect.data.test_healing import doubled, missing
 
-PAGE = Path(__file__).parents[3] / "docs" / "connect-faults.md"
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "connect-faults.md"
 CELL = Cell(rows_in=5, rows_out=6, doubled=2, lost=1, moves_after=1.0, states=["RUNNING"])
 
 
@@ -22,7 +22,7 @@ def test_page_has_a_row_for_each_connector_and_a_column_for_each_fault() -> None
 
 def test_page_is_what_was_measured() -> None:
     assert PAGE.read_text() == page(read()), (
-        "run: python -m tests.connect.data.faults > docs/connect-faults.md"
+        "run: python -m tests.connect.data.faults > docs/explanation/connect-faults.md"
     )
 
 

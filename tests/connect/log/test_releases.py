@@ -56,8 +56,9 @@ def parts(value: Any) -> Iterator[msgspec.Struct]:
 
 
 def test_what_earlier_releases_have_written_is_read() -> None:
-    """One that fails tells of a change that ends workers of earlier releases: see docs/connect.md.
+    """One that fails tells of a change that ends workers of earlier releases.
 
+    See docs/guides/connect/overview.md.
     A kind or a part that is new gets a line here, and a word in the changelog.
     """
     told: dict[type, set[str]] = defaultdict(set)

@@ -20,7 +20,7 @@ from tests.connect.rest.beside.recording import answers_of_kafka_connect, record
 from tests.connect.rest.beside.requests import GROUPS, Asked
 from tests.connect.running import quick_settings, running
 
-DOCS = Path(__file__).parents[3] / "docs" / "connect-rest.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "connect-rest.md"
 REQUESTS = [step.id for steps in GROUPS.values() for step in steps if isinstance(step, Asked)]
 
 

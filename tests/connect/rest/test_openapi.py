@@ -6,13 +6,13 @@ from pathlib import Path
 
 from headrace.connect.rest import OPERATIONS, description, page
 
-PAGE = Path(__file__).parents[3] / "docs" / "connect-openapi.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "connect-openapi.md"
 
 
 def test_page_is_up_to_date() -> None:
     made = page(description(OPERATIONS))
     assert PAGE.read_text() == made, (
-        "run: python -m headrace.connect.rest > docs/connect-openapi.md"
+        "run: python -m headrace.connect.rest > docs/reference/connect-openapi.md"
     )
 
 

@@ -18,7 +18,7 @@ from headrace.spark.rocketmq.options import (
 )
 from headrace.spark.rocketmq.positions import AtEdge, AtOffsets, AtTime, AtTimes
 
-PAGE = Path(__file__).parents[3] / "docs" / "spark-source.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "build" / "spark-source.md"
 NAMESRV = {"rocketmq.namesrv": "127.0.0.1:9876"}
 LINES = {**NAMESRV, "subscribe": "lines"}
 

@@ -1,6 +1,7 @@
 """T1, T3 to T6 and T14, T19 on the commit log: files that a crash or a disk has changed.
 
-The numbers are those of the table in ``docs/faults.md``; the oracles are in ``oracles.py``.
+The numbers are those of the table in ``docs/explanation/faults.md``.
+The oracles are in ``oracles.py``.
 """
 
 from __future__ import annotations

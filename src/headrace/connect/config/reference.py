@@ -1,6 +1,6 @@
 """The reference: every plugin that comes with Headrace with its keys, made from declarations.
 
-``python -m headrace.connect.config.reference`` prints the page ``docs/connect-reference.md``.
+``python -m headrace.connect.config.reference`` prints the page ``docs/reference/connectors.md``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _INTRODUCTION = """\
 # Reference of connectors and their keys
 
 Made by `python -m headrace.connect.config.reference`; a test fails when this page is out of date.
+How each connector is used and what it guarantees stands in [the guides](../README.md#connect).
 
 Durations are milliseconds, or numbers with a unit: `500 ms`, `2 s`, `5 min`, `1 h`, `1 d`.
 Sizes are bytes, or numbers with a unit: `512 KB`, `64 KiB`, `10 MB`.

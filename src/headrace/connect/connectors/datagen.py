@@ -242,7 +242,8 @@ def _read_field(name: str, spec: object) -> FieldSpec:
     except msgspec.ValidationError as error:
         message = f"The field {name!r} of the key fields cannot be: {error}."
         hint = (
-            f"There are {', '.join(_PLAIN)} and choice; docs/connect-connectors.md has their parts."
+            f"There are {', '.join(_PLAIN)} and choice;"
+            " docs/guides/connect/connectors.md has their parts."
         )
         raise ConnectorConfigError(message, hint=hint) from None
     return made
@@ -387,7 +388,7 @@ def _fields(config: Mapping[str, str | None]) -> dict[str, FieldSpec]:
 
 
 class DatagenSourceConnector(SourceConnector):
-    """Makes rows up, the same ones at the same places; see docs/connect-connectors.md."""
+    """Makes rows up, the same ones at the same places."""
 
     version = "1.0"
     task = DatagenSourceTask

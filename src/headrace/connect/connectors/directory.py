@@ -224,7 +224,7 @@ def _kept(side: Path) -> dict[Queue, int]:
 
 
 class DirectorySinkConnector(SinkConnector):
-    """Writes records as whole files into a folder; see docs/connect-connectors.md."""
+    """Writes records as whole files into a folder."""
 
     version = "1.0"
     task = DirectorySinkTask
@@ -359,7 +359,7 @@ class DirectorySourceTask(FilesTask):
 
 
 class DirectorySourceConnector(SourceConnector):
-    """Reads files that come into a folder, whole and once; see docs/connect-connectors.md."""
+    """Reads files that come into a folder, whole and once."""
 
     version = "1.0"
     task = DirectorySourceTask

@@ -154,7 +154,7 @@ class SparkSinkTask(SinkTask):
 
 
 class SparkSinkConnector(SinkConnector):
-    """Takes topics to where Spark can write; see docs/connect-spark.md."""
+    """Takes topics to where Spark can write."""
 
     version: ClassVar[str] = "1.0"
     config: ClassVar[ConfigDeclaration] = _KEYS
@@ -284,7 +284,7 @@ class SparkSourceTask(SourceTask):
 
 
 class SparkSourceConnector(SourceConnector):
-    """Brings what Spark can read into a topic; see docs/connect-spark.md."""
+    """Brings what Spark can read into a topic."""
 
     version: ClassVar[str] = "1.0"
     config: ClassVar[ConfigDeclaration] = _SOURCE_KEYS

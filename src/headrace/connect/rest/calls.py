@@ -334,7 +334,7 @@ class TokenGuard:
 
 # The API's description, made from the table of routes: for tools, and as a page for people.
 #
-# ``python -m headrace.connect.rest`` prints the page ``docs/connect-openapi.md``.
+# ``python -m headrace.connect.rest`` prints the page ``docs/reference/connect-openapi.md``.
 
 _REF = "#/components/schemas/{name}"
 _ERROR_REF = {"$ref": _REF.format(name="Error")}

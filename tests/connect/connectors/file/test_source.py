@@ -208,5 +208,5 @@ def test_a_million_lines_a_second_are_columns(path: Path) -> None:
             batch = task.poll()
             assert isinstance(batch, SourceBatch)
             rows += len(batch)
-        # A tenth of what is measured on a quiet machine: see docs/connect-connectors.md.
+        # A tenth of what is measured on a quiet machine: see docs/guides/connect/connectors.md.
         assert rows / (time.process_time() - begun) > 300_000

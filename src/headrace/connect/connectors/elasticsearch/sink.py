@@ -377,7 +377,7 @@ class ElasticsearchSinkTask(SinkTask):
 
 
 class ElasticsearchSinkConnector(SinkConnector):
-    """Writes records as documents of Elasticsearch or OpenSearch; see docs/connect-storage.md."""
+    """Writes records as documents of Elasticsearch or OpenSearch."""
 
     version = "1.0"
     task = ElasticsearchSinkTask

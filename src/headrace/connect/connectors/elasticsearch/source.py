@@ -235,7 +235,7 @@ class ElasticsearchSourceTask(SourceTask):
 
 
 class ElasticsearchSourceConnector(SourceConnector):
-    """Reads documents in the order of a field; see docs/connect-storage.md."""
+    """Reads documents in the order of a field."""
 
     version = "1.0"
     task = ElasticsearchSourceTask

@@ -296,7 +296,7 @@ def _sides(path: Path) -> list[Path]:
 
 
 class FileSinkConnector(SinkConnector):
-    """Appends records to a file as lines; see docs/connect-connectors.md."""
+    """Appends records to a file as lines."""
 
     version = "1.0"
     task = FileSinkTask

@@ -458,7 +458,7 @@ def _paths(files: Sequence[str], known: Iterable[str]) -> dict[str, bool]:
 
 
 class FileSourceConnector(SourceConnector):
-    """Reads the lines of files as records, as they are written; see docs/connect-connectors.md."""
+    """Reads the lines of files as records, as they are written."""
 
     version = "1.0"
     task = FileSourceTask

@@ -325,7 +325,7 @@ class HttpSinkTask(SinkTask):
 
 
 class HttpSinkConnector(SinkConnector):
-    """Sends records to a web service; see docs/connect-connectors.md."""
+    """Sends records to a web service."""
 
     version = "1.0"
     task = HttpSinkTask

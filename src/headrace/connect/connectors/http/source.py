@@ -327,7 +327,7 @@ def _rules(config: Config) -> Rules:
 
 
 class HttpSourceConnector(SourceConnector):
-    """Turns requests into records, and answers what is committed; see docs/connect-connectors.md."""
+    """Turns requests into records, and answers what is committed."""
 
     version = "1.0"
     task = HttpSourceTask

@@ -563,7 +563,7 @@ class RocketMQSinkTask(SinkTask):
 
 
 class RocketMQSinkConnector(SinkConnector):
-    """Takes topics to another RocketMQ cluster; see docs/connect-rocketmq.md."""
+    """Takes topics to another RocketMQ cluster."""
 
     version: ClassVar[str] = "1.0"
     config: ClassVar[ConfigDeclaration] = _KEYS

@@ -436,7 +436,7 @@ class RocketMQSourceTask(SourceTask):
 
 
 class RocketMQSourceConnector(SourceConnector):
-    """Brings topics of another RocketMQ cluster here; see docs/connect-rocketmq.md."""
+    """Brings topics of another RocketMQ cluster here."""
 
     version: ClassVar[str] = "1.0"
     config: ClassVar[ConfigDeclaration] = _KEYS

@@ -432,7 +432,7 @@ class S3SinkTask(SinkTask):
 
 
 class S3SinkConnector(SinkConnector):
-    """Writes records as objects of a bucket; see docs/connect-storage.md."""
+    """Writes records as objects of a bucket."""
 
     version = "1.0"
     task = S3SinkTask

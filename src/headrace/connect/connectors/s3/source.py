@@ -280,7 +280,7 @@ class S3SourceTask(FilesTask):
 
 
 class S3SourceConnector(SourceConnector):
-    """Reads objects of a bucket, each once; see docs/connect-storage.md."""
+    """Reads objects of a bucket, each once."""
 
     version = "1.0"
     task = S3SourceTask

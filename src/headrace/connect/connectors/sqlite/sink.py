@@ -217,7 +217,7 @@ def _opened(config: Config) -> SqliteDatabase:
 
 
 class SqliteSinkConnector(SinkConnector):
-    """Writes topics to tables of SQLite; see docs/connect-connectors.md."""
+    """Writes topics to tables of SQLite."""
 
     version: ClassVar[str] = "1.0"
     task: ClassVar[type[SinkTask]] = SqliteSinkTask

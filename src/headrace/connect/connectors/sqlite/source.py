@@ -144,7 +144,7 @@ def _opened(config: Config) -> sqlite3.Connection:
 
 
 class SqliteSourceConnector(SourceConnector):
-    """Reads new and changed rows of SQLite's tables; see docs/connect-connectors.md."""
+    """Reads new and changed rows of SQLite's tables."""
 
     version = "1.0"
     task = SqliteSourceTask
