@@ -88,7 +88,7 @@ _CAUSES = (
     _Cause(
         r"PYTHON_VERSION_MISMATCH\][^\d]*(\d+\.\d+)[^\d]*(\d+\.\d+)",
         "machine {host} runs Python {0}, and the driver of the job Python {1}",
-        "bring all machines to one version; docs/guides/operate/cluster.md says what may differ",
+        "bring all machines to one version; docs/guides/operate/upgrade.md says what may differ",
         for_good=True,
     ),
     _Cause(

@@ -52,7 +52,7 @@ _EQUAL = {"headrace": 2, "python": 2, "pyspark": 2, "cloudpickle": 1}
 _PLAIN = (type(None), bool, int, float, str, bytes, timedelta)
 _SERIALIZERS = ("pyarrow", "msgspec", "numpy")
 _HINT = (
-    "bring all machines to one version; docs/guides/operate/cluster.md says what may differ by"
+    "bring all machines to one version; docs/guides/operate/upgrade.md says what may differ by"
     " how much"
 )
 
