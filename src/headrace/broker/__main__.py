@@ -120,12 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-message-size", type=int, metavar="BYTES", help=f"and of a batch ({4 * _MIB})")
     add("--min-free-space", type=int, metavar="BYTES", help="left alone on the disk")
     add("--default-queues", type=int, metavar="N", help="of topics that a message creates (8)")
-    add(
-        "--acl",
-        type=Path,
-        metavar="FILE",
-        help="accounts and permissions: see docs/guides/operate/security.md",
-    )
+    add("--acl", type=Path, metavar="FILE", help="accounts: see docs/guides/operate/security.md")
     add(
         "--allow-anyone",
         action="store_true",
