@@ -46,11 +46,11 @@ from headrace.connect.hosts.channel import Serving
 from headrace.connect.hosts.control import HostControl
 from headrace.connect.hosts.life import Life, RunningUnit
 from headrace.connect.hosts.outside import OutsideValues
-from headrace.connect.log import FileLog, MemoryLog, TopicUsed
+from headrace.connect.log import TopicUsed
 from headrace.connect.log.topic import TopicLog
 from headrace.connect.plugins import Connector
-from headrace.connect.running import running_worker
-from headrace.errors import ConnectError, StoreError, StoreFailedError
+from headrace.connect.running import joined_cluster, running_worker
+from headrace.errors import ConnectError, StoreFailedError
 from headrace.runtime.commit.drivers import Lease
 from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
 from headrace.store import MessageStore
@@ -301,9 +301,14 @@ def progress(_folder: Path, _address: str) -> None:
 # Connect
 
 
-def worker(_folder: Path, _address: str, *, name: str) -> None:
+def worker(folder: Path, address: str, *, name: str) -> None:
     async def body() -> None:
-        async with running_worker(quick_settings(), FakeLauncher(), log=MemoryLog()) as running:
+        settings = quick_settings(data=folder, group=f"watched-{folder.name}")
+        async with (
+            AsyncClient(address) as client,
+            joined_cluster(client, settings) as cluster,
+            running_worker(settings, FakeLauncher(), cluster) as running,
+        ):
             await break_task(name)
             if name == "connect-follower":
                 # Without a log it does what it did, and says so.
@@ -314,18 +319,6 @@ def worker(_folder: Path, _address: str, *, name: str) -> None:
 
     with pytest.raises(BrokenError):
         asyncio.run(body())
-
-
-def file_log(folder: Path, _address: str) -> None:
-    async def body() -> None:
-        log = FileLog(folder)
-        vars(log._memory)["put"] = _raise
-        for _ in range(2):
-            with pytest.raises(StoreError, match="BrokenError"):
-                await asyncio.wait_for(log.append(TopicUsed(name="a", topic="b")), SOON)
-        await log.close()
-
-    asyncio.run(body())
 
 
 @of_client
@@ -444,7 +437,6 @@ CASES: dict[str, Case] = {
     "headrace-data": serving,
     "topics": topic_watch,
     "http-journal": journal,
-    "connect-log-writer": file_log,
 }
 for _name in ("connections", "saving", "delays", "transactions", "expiry"):
     CASES[f"broker-{_name}"] = partial(broker, name=f"broker-{_name}")
@@ -513,7 +505,6 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "connect/hosts/outside.py": ("headrace-outside",),
     "connect/hosts/process_host.py": "tests/connect/hosts/test_crashes.py",
     "connect/hosts/channel.py": ("headrace-data",),
-    "connect/log/file.py": ("connect-log-writer",),
     "connect/log/topic.py": ("connect-log-reader", "connect-log-end"),
     "connect/rest/server.py": ("connect-rest",),
     "connect/worker/following.py": ("connect-follower",),
@@ -547,7 +538,6 @@ SHORT: dict[str, str] = {
     "connect/data/plane.py": "one order to the engine",
     "connect/hosts/life.py": "one probe, whose patience ends",
     "connect/hosts/channel.py": "one connection, which its end closes",
-    "connect/log/file.py": "a compaction, which is awaited",
     "connect/running.py": "the worker's own end, which is awaited",
     "connect/worker/roster.py": "one question, which is asked again",
     "connect/worker/launching.py": "one start or end of a host",

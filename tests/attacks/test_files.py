@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import pytest
 from headrace import java
 from headrace.broker import spawn_broker
 from headrace.client import Admin, Client
-from headrace.connect.log import FileLog
 from headrace.errors import JavaNotFoundError, UnsafeFileError
 from headrace.java import cache_folders, find_java
 from headrace.private import is_private, owners_secret, private_folder, users_folder
@@ -62,7 +60,6 @@ def test_nothing_that_is_written_is_readable_by_others(careless: None, tmp_path:
             driver.commit(driver.process())
     finally:
         broker.stop()
-    asyncio.run(FileLog(tmp_path / "connect" / "log").close())
     pickle_secret(JobSettings(data_dir=tmp_path / "data"), "job")
     assert (tmp_path / "data" / "job").exists()
     assert (tmp_path / "data" / "broker" / "store").exists()

@@ -1,4 +1,4 @@
-"""A worker as a process, with the fake launcher: ``python -m tests.connect.program FOLDER GRACE``."""
+"""A worker with the fake launcher: ``python -m tests.connect.program NAMESRV FOLDER GRACE``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from headrace.connect.running import RunningWorker, serve
+from headrace.client import AsyncClient
+from headrace.connect.running import RunningWorker, joined_cluster, serve
 from headrace.connect.worker import WorkerSettings
 from tests.connect.fakes.launcher import FakeLauncher
 
@@ -25,9 +26,10 @@ class _Telling(FakeLauncher):
         print(json.dumps({"alive": alive, "stories": stories, "modules": modules}), flush=True)
 
 
-async def main(folder: Path, grace: str) -> None:
+async def main(namesrv: str, folder: Path, grace: str) -> None:
     settings = WorkerSettings(
         port=0,
+        group=folder.name,
         worker_id="w1",
         data=folder,
         graceful_timeout=grace,  # type: ignore[arg-type]
@@ -38,8 +40,9 @@ async def main(folder: Path, grace: str) -> None:
     def tell(running: RunningWorker) -> None:
         print(running.url, flush=True)
 
-    await serve(settings, launcher, positions=launcher.positions, ready=tell)
+    async with AsyncClient(namesrv) as client, joined_cluster(client, settings) as cluster:
+        await serve(settings, launcher, cluster, positions=launcher.positions, ready=tell)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))

@@ -5,19 +5,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx
+import pytest
 
-from headrace.connect.log import Log, MemoryLog
+from headrace.connect.assignment import Assignment, assign
+from headrace.connect.coordination import Coordinator, Members
+from headrace.connect.log import (
+    ClusterView,
+    CompactedRecord,
+    Log,
+    MemoryLog,
+    Record,
+    StatusSet,
+    fold,
+)
 from headrace.connect.rest import RestServer
-from headrace.connect.worker import Connect, Launcher, PositionStore, Worker, WorkerSettings
+from headrace.connect.worker import (
+    Connect,
+    Launcher,
+    PositionStore,
+    Startup,
+    Worker,
+    WorkerSettings,
+)
 from tests.connect.fakes.launcher import FakeLauncher
 
-__all__ = ["Running", "quick_settings", "running", "started"]
+__all__ = [
+    "OwnLog",
+    "Running",
+    "coordinated",
+    "make_worker",
+    "quick_settings",
+    "running",
+    "started",
+]
 
 T = TypeVar("T")
 
@@ -36,6 +62,64 @@ def quick_settings(**given: Any) -> WorkerSettings:
     return WorkerSettings(**(defaults | given))
 
 
+class OwnLog(MemoryLog):
+    """A log that gives all work to one worker at once, as a coordinator would."""
+
+    def __init__(self, worker: str = "w1") -> None:
+        super().__init__()
+        self._worker = worker
+        self._view = ClusterView()
+
+    async def append(self, record: Record | CompactedRecord) -> int:
+        position = await super().append(record)
+        if not isinstance(record, StatusSet):  # nothing is assigned by what happens to copies
+            self._view, _ = fold(self._view, record, position)
+            before = Assignment.of(self._view.assignment)
+            after = assign(self._view, {self._worker}, before, 0.0, 0.0)
+            if after.generation != before.generation:
+                made = after.record(self._view, self._worker)
+                self._view, _ = fold(self._view, made, self.put([made]))
+        return position
+
+
+async def _stay() -> None:
+    """Be a member anew."""
+
+
+def make_worker(
+    log: Log,
+    launcher: Launcher,
+    settings: WorkerSettings | None = None,
+    startup: Startup | None = None,
+) -> Worker:
+    """A worker that can always join again."""
+    return Worker(log, launcher, settings or quick_settings(), _stay, startup=startup)
+
+
+class OneMember:
+    """The membership of a worker that is by itself."""
+
+    async def workers(self, lost_since: Mapping[str, float] | None = None) -> set[str]:
+        del lost_since
+        return {"w1"}
+
+    async def changed(self) -> None:
+        await asyncio.Event().wait()
+
+
+@contextlib.asynccontextmanager
+async def coordinated(log: Log, *, purge_after: float = 60) -> AsyncIterator[None]:
+    """Keep the log short, as long as the block lasts, in short turns."""
+    members = cast("Members", OneMember())
+    coordinator = Coordinator(log, members, "w1", delay=30, purge_after=purge_after)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("_SURPLUS", 100), ("_BETWEEN", 0.05), ("_LONGEST_PAUSE", 0.05)):
+            patch.setattr(f"headrace.connect.coordination.coordinator.{name}", value)
+        coordinator.start()
+        yield
+        await coordinator.stop()
+
+
 @contextlib.asynccontextmanager
 async def started(
     launcher: FakeLauncher,
@@ -44,7 +128,7 @@ async def started(
     settings: WorkerSettings | None = None,
 ) -> AsyncIterator[Connect]:
     """A worker in this event loop, without REST."""
-    worker = Worker(log or MemoryLog(), launcher, settings or quick_settings())
+    worker = make_worker(log or OwnLog(), launcher, settings)
     await worker.start()
     try:
         yield Connect(worker, launcher.positions)
@@ -82,7 +166,7 @@ def running(
     positions_of: Callable[[Launcher], PositionStore],
     *,
     settings: WorkerSettings | None = None,
-    make_log: Callable[[], Log] = MemoryLog,
+    make_log: Callable[[], Log] = OwnLog,
     certificate: Path | None = None,
 ) -> Iterator[Running]:
     """A worker with its REST API on a free port, until it is left."""
@@ -93,7 +177,7 @@ def running(
 
     async def live(ready: asyncio.Future[tuple[str, Connect, Launcher]]) -> None:
         launcher = make_launcher()
-        worker = Worker(make_log(), launcher, settings or quick_settings())
+        worker = make_worker(make_log(), launcher, settings)
         connect = Connect(worker, positions_of(launcher))
         try:
             async with RestServer(connect.settings) as server:

@@ -15,12 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.connect.running import running_worker
-from headrace.errors import ConfigurationError, StoreLockedError
+from headrace.client import AsyncClient
+from headrace.connect.running import joined_cluster, running_worker
+from headrace.errors import ConfigurationError
+from tests.clusters import Cluster
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, config_of
 from tests.connect.running import quick_settings
-from tests.connect.waiting import until_running
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,9 +29,9 @@ ROOT = Path(__file__).parents[2]
 class Program:
     """A worker in a process of its own."""
 
-    def __init__(self, folder: Path, grace: str) -> None:
+    def __init__(self, namesrv: str, folder: Path, grace: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.connect.program", str(folder), grace],
+            [sys.executable, "-m", "tests.connect.program", namesrv, str(folder), grace],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
@@ -68,8 +69,8 @@ class Program:
 
 
 @pytest.fixture
-def program(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Program]:
-    one = Program(tmp_path, getattr(request, "param", "300 ms"))
+def program(embedded: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Program]:
+    one = Program(embedded.namesrv, tmp_path, getattr(request, "param", "300 ms"))
     yield one
     one.close()
 
@@ -88,8 +89,8 @@ def test_sigterm_ends_a_worker_within_its_grace_with_a_stuck_task_and_nothing_is
     assert told["alive"] == 0
     assert len(told["stories"]) == 6
     assert all("asked" in story for story in told["stories"])
-    # The supervisor is pure Python: neither Spark nor a converter's library is in it.
-    assert {"pyspark", "pyarrow", "pandas", "fastavro"}.isdisjoint(told["modules"])
+    # Neither Spark nor a converter's library is in the supervisor; Arrow comes with the client.
+    assert {"pyspark", "pandas", "fastavro"}.isdisjoint(told["modules"])
 
 
 @pytest.mark.requirement(50)
@@ -109,15 +110,17 @@ def test_a_second_sigterm_kills_what_does_not_stop(program: Program) -> None:
 
 @pytest.mark.requirement(16)
 @pytest.mark.requirement(49)
-def test_after_kill_9_right_behind_the_answer_the_connector_is_there(tmp_path: Path) -> None:
-    first = Program(tmp_path, "300 ms")
+def test_after_kill_9_right_behind_the_answer_the_connector_is_there(
+    embedded: Cluster, tmp_path: Path
+) -> None:
+    first = Program(embedded.namesrv, tmp_path, "300 ms")
     try:
         answer = first.http.put("/connectors/a/config", json=config_of(CHAOS))
         first.signal(signal.SIGKILL)
         assert answer.status_code == 201
     finally:
         first.close()
-    second = Program(tmp_path, "300 ms")
+    second = Program(embedded.namesrv, tmp_path, "300 ms")
     try:
         assert second.http.get("/connectors").json() == ["a"]
         second.create("a")
@@ -128,29 +131,20 @@ def test_after_kill_9_right_behind_the_answer_the_connector_is_there(tmp_path: P
         second.close()
 
 
-def test_two_workers_cannot_share_a_folder(tmp_path: Path) -> None:
+def test_a_taken_port_is_said_before_anything_starts(embedded: Cluster, tmp_path: Path) -> None:
     async def scenario() -> None:
-        settings = quick_settings(data=tmp_path)
-        async with running_worker(settings, FakeLauncher()) as one:
-            await one.connect.create("a", config_of(CHAOS))
-            await until_running(one.connect, "a")
-            with pytest.raises(StoreLockedError):
-                async with running_worker(settings, FakeLauncher()):
-                    pass
-            assert one.connect.health().status == "healthy"
-
-    asyncio.run(scenario())
-
-
-def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        settings = quick_settings(data=tmp_path / "one")
-        async with running_worker(settings, FakeLauncher()) as one:
+        group = tmp_path.name
+        settings = quick_settings(data=tmp_path / "one", group=group)
+        async with (
+            AsyncClient(embedded.namesrv) as client,
+            joined_cluster(client, settings) as cluster,
+            running_worker(settings, FakeLauncher(), cluster) as one,
+        ):
             port = int(one.url.rpartition(":")[2])
-            taken = quick_settings(data=tmp_path / "two", port=port)
+            taken = quick_settings(data=tmp_path / "two", group=group, port=port)
             launcher = FakeLauncher()
             with pytest.raises(ConfigurationError, match="cannot listen"):
-                async with running_worker(taken, launcher):
+                async with running_worker(taken, launcher, cluster):
                     pass
             assert launcher.closed
 

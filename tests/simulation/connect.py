@@ -199,7 +199,7 @@ class ConnectSimulation:
             DataPlane(launcher, _NAMESRV, settings.data / "engine", jobs=jobs) as plane,
             AsyncClient(_NAMESRV, ClientSettings(**jobs.connection)) as client,
             joined_cluster(client, settings) as cluster,
-            running_worker(settings, plane, positions=plane, cluster=cluster) as running,
+            running_worker(settings, plane, cluster, positions=plane) as running,
         ):
             self.world.tell(f"{process.name} runs")
             self.connects[process] = asyncio.get_running_loop(), running.connect

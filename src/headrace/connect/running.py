@@ -1,4 +1,4 @@
-"""A worker from its start to its end: log, units and REST API in one place."""
+"""A worker from its start to its end: membership, units and REST API in one place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from headrace.connect.log import FileLog
 from headrace.connect.rest import RestServer
 from headrace.connect.worker import Connect, Worker
 from headrace.private import owners_folder
@@ -18,7 +17,6 @@ from headrace.private import owners_folder
 if TYPE_CHECKING:
     from headrace.client import AsyncClient
     from headrace.connect.coordination import Cluster
-    from headrace.connect.log import Log
     from headrace.connect.worker import Launcher, PositionStore, WorkerSettings
 
 
@@ -137,10 +135,9 @@ def _name_in(settings: WorkerSettings) -> str:
 async def running_worker(
     settings: WorkerSettings,
     launcher: Launcher,
+    cluster: Cluster,
     *,
     positions: PositionStore | None = None,
-    log: Log | None = None,
-    cluster: Cluster | None = None,
     server: RestServer | None = None,
 ) -> AsyncIterator[RunningWorker]:
     """Run a worker until the block is left; then all that it runs is stopped.
@@ -153,20 +150,15 @@ async def running_worker(
         How it runs.
     launcher
         Starts processes; it is closed at the end.
+    cluster
+        The cluster of workers that it has joined; whoever joined leaves it, when the block is left.
     positions
         Where connectors are in what they read; without, REST has no offsets.
-    log
-        What was decided; a file in the data folder by default.
-    cluster
-        The cluster that this worker has joined: its log counts, and it shares the work.  Whoever
-        joined leaves it, when the block is left.
     server
         Answers already, while the worker's surroundings start; by default one is made.
 
     Raises
     ------
-    StoreLockedError
-        Another worker uses the data folder.
     ConfigurationError
         The port is taken, or the certificate cannot be used.
     BaseException
@@ -174,30 +166,22 @@ async def running_worker(
     """
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(launcher.close)
-        if cluster is not None:
-            log = cluster.log
-        if log is None:
-            owners_folder(settings.data)
-            log = FileLog(settings.data / "log")
-            stack.push_async_callback(log.close)
-        join_again = None if cluster is None else cluster.join_again
-        heir = cluster is None or _is_heir(settings)
         if server is None:
             server = await stack.enter_async_context(RestServer(settings))
         worker = Worker(
-            *(log, launcher, settings), join_again=join_again, heir=heir, startup=server.startup
+            *(cluster.log, launcher, settings, cluster.join_again),
+            heir=_is_heir(settings),
+            startup=server.startup,
         )
         connect = Connect(worker, positions)
         server.serve(connect)
         stack.callback(server.rest)
         running = RunningWorker(connect, server.url)
         worker.on_failure = server.on_failure = running.fail
-        if cluster is not None:
-            cluster.watch(running.fail)
+        cluster.watch(running.fail)
         try:
             await connect.worker.start()
-            if cluster is not None:
-                _inherit(settings)
+            _inherit(settings)
             logger.info("worker %s runs", connect.worker.name)
             yield running
         finally:
@@ -210,10 +194,9 @@ async def running_worker(
 async def serve(
     settings: WorkerSettings,
     launcher: Launcher,
+    cluster: Cluster,
     *,
     positions: PositionStore | None = None,
-    log: Log | None = None,
-    cluster: Cluster | None = None,
     server: RestServer | None = None,
     ready: Callable[[RunningWorker], None] | None = None,
 ) -> None:
@@ -223,13 +206,13 @@ async def serve(
 
     Parameters
     ----------
-    settings, launcher, positions, log, cluster, server
+    settings, launcher, cluster, positions, server
         As of `running_worker`.
     ready
         Called once the worker has read its log and takes requests.
     """
     async with running_worker(
-        settings, launcher, positions=positions, log=log, cluster=cluster, server=server
+        settings, launcher, cluster, positions=positions, server=server
     ) as running:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:

@@ -169,6 +169,16 @@ def test_settings_that_cannot_be_are_told_before_anything_starts(
     assert problem in commands.refused("worker", *options)
 
 
+def test_the_log_of_an_earlier_release_is_not_passed_over(
+    commands: Commands, tmp_path: Path
+) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "connect.log").touch()
+    told = commands.refused("worker", "--data", str(tmp_path))
+    assert f"are in {tmp_path}/log/connect.log, and workers keep them in a topic now" in told
+    assert "move the file away" in told
+
+
 def test_packages_of_the_extra_that_are_missing_are_named(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

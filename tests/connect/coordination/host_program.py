@@ -63,7 +63,7 @@ async def main(address: str, settings: WorkerSettings, kind: type[WithoutData]) 
         AsyncClient(address) as client,
         joined_cluster(client, settings) as cluster,
     ):
-        await serve(settings, launcher, cluster=cluster, ready=tell)
+        await serve(settings, launcher, cluster, ready=tell)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def test_what_one_worker_is_told_holds_on_all(tmp_path: Path) -> None:
                     worker_id=name, start_timeout="30 s", call_timeout="10 s", data=tmp_path / name
                 )
                 launchers.append(FakeLauncher(call_timeout=10))
-                running = running_worker(settings, launchers[-1], cluster=cluster)
+                running = running_worker(settings, launchers[-1], cluster)
                 workers.append(await stack.enter_async_context(running))
             http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
             first, second = (worker.url for worker in workers)

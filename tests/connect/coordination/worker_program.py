@@ -65,7 +65,7 @@ async def main(address: str, name: str, folder: Path) -> None:
             call_timeout="10 s",
         )
         launcher = LockingLauncher(folder)
-        worker = Worker(cluster.log, launcher, settings, join_again=cluster.join_again)
+        worker = Worker(cluster.log, launcher, settings, cluster.join_again)
         await worker.start()
         print("ready", flush=True)
         await asyncio.Event().wait()

@@ -13,16 +13,15 @@ import msgspec
 import pytest
 
 from headrace.client import AsyncAdmin, AsyncClient, AsyncProducer, Message
-from headrace.connect.log import CompactedRecord, FileLog, MemoryLog, Record
-from headrace.connect.log.file import JsonLinesFile
+from headrace.connect.log import CompactedRecord, Record
 from headrace.connect.log.protocol import decoded, encoded
 from headrace.connect.running import joined_cluster, running_worker
-from headrace.connect.worker import Connect, Worker
+from headrace.connect.worker import Connect
 from headrace.errors import CorruptLogError, WorkerStoppingError
 from tests.clusters import Cluster
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, config_of
-from tests.connect.running import quick_settings
+from tests.connect.running import OwnLog, make_worker, quick_settings
 from tests.connect.waiting import eventually, until_running
 
 #: A line for each kind of record, in which each part is there once at least.  Lines stay as they
@@ -87,14 +86,6 @@ def test_what_a_newer_release_has_written_is_refused_and_not_skipped() -> None:
     assert taken == []
 
 
-def test_a_worker_that_stands_alone_does_not_begin_on_such_a_log(tmp_path: Path) -> None:
-    file = JsonLinesFile(tmp_path)
-    file.append(0, [WRITTEN[0], NEWER[0]])
-    file.close()
-    with pytest.raises(CorruptLogError, match=f"position 0 .* {REFUSED}: .*from-the-future"):
-        FileLog(tmp_path)
-
-
 def test_what_is_no_record_at_all_is_damage() -> None:
     with pytest.raises(CorruptLogError, match=r"position 7 .* is damaged"):
         decoded(b'{"kind":"tasks-', 7)
@@ -102,8 +93,8 @@ def test_what_is_no_record_at_all_is_damage() -> None:
 
 def test_a_worker_whose_log_goes_on_in_words_that_it_does_not_know_stops_all_that_it_runs() -> None:
     async def scenario() -> None:
-        log, launcher = MemoryLog(), FakeLauncher()
-        worker = Worker(log, launcher, quick_settings())
+        log, launcher = OwnLog(), FakeLauncher()
+        worker = make_worker(log, launcher)
         connect = Connect(worker)
         await worker.start()
         await connect.create("a", config_of(CHAOS))
@@ -135,7 +126,7 @@ def test_a_worker_of_a_group_ends_in_words_and_leaves_it_to_newer_ones(
             async def work() -> None:
                 async with (
                     joined_cluster(client, settings) as cluster,
-                    running_worker(settings, launcher, cluster=cluster) as running,
+                    running_worker(settings, launcher, cluster) as running,
                 ):
                     await running.connect.create("a", config_of(CHAOS))
                     await until_running(running.connect, "a")

@@ -25,11 +25,10 @@ from headrace.connect.worker import (
     Figures,
     Moved,
     WaitsFor,
-    Worker,
 )
 from tests.connect.fakes.launcher import FakeLauncher, positions_of_fakes
 from tests.connect.fakes.plugins import CHAOS, CHAOS_TRANSFORM, FILE_SINK, config_of
-from tests.connect.running import Running, quick_settings, running
+from tests.connect.running import Running, make_worker, quick_settings, running
 from tests.connect.waiting import eventually, until_running
 
 PROBES = ("/livez", "/readyz", "/health")
@@ -393,8 +392,7 @@ def test_probes_are_answered_in_words_before_there_is_a_worker_and_after() -> No
                 answer = await http.request(method, "/connectors")
                 assert (answer.status_code, answer.json()["error_code"]) == (503, 503)
                 assert "starts Spark" in answer.json()["message"]
-            log = MemoryLog()
-            worker = Worker(log, launcher, settings, startup=server.startup)
+            worker = make_worker(MemoryLog(), launcher, settings, server.startup)
             server.serve(Connect(worker))
             worker.startup.step("reads its log")
             answer = await http.get("/readyz")

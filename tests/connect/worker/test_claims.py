@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from headrace.connect.lifecycle import Phase
-from headrace.connect.log import CompactedRecord, ConnectorDeleted, MemoryLog, Record, StatusSet
+from headrace.connect.log import CompactedRecord, ConnectorDeleted, Record, StatusSet
 from headrace.connect.worker import HostSpec
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, config_of
-from tests.connect.running import started
+from tests.connect.running import OwnLog, started
 from tests.connect.waiting import eventually, until_running
 
 
-class OvertakenLog(MemoryLog):
+class OvertakenLog(OwnLog):
     """A log into which another worker writes just before a task is claimed."""
 
     def __init__(self, before: Callable[[StatusSet], Record]) -> None:
@@ -80,7 +80,7 @@ def test_what_was_deleted_before_its_claim_does_not_start() -> None:
 
 def test_nothing_is_launched_that_the_log_does_not_tell_of() -> None:
     async def scenario() -> None:
-        launcher, log = FakeLauncher(), MemoryLog()
+        launcher = FakeLauncher()
         told: list[bool] = []
 
         def look(spec: HostSpec) -> None:
@@ -90,7 +90,7 @@ def test_nothing_is_launched_that_the_log_does_not_tell_of() -> None:
             told.append(status is not None and status.phase is Phase.PENDING)
 
         launcher.refuse = look
-        async with started(launcher, log) as connect:
+        async with started(launcher) as connect:
             await connect.create("a", config_of(CHAOS))
             await until_running(connect, "a")
         assert told == [True, True]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,17 +13,15 @@ from headrace.connect.log import (
     CompactedRecord,
     ConnectorDeleted,
     ConnectorPut,
-    FileLog,
-    MemoryLog,
     Record,
     TasksWanted,
 )
 from headrace.connect.naming import UnitId
-from headrace.connect.worker import Connect, ReconfigureAsked, StopCopy, Worker, plan
+from headrace.connect.worker import Connect, ReconfigureAsked, StopCopy, plan
 from headrace.errors import ConnectConflictError, ConnectorNotFoundError, ConnectRequestError
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, config_of
-from tests.connect.running import quick_settings, started
+from tests.connect.running import OwnLog, coordinated, make_worker, quick_settings, started
 from tests.connect.waiting import eventually, states, until_running
 
 
@@ -108,40 +105,31 @@ def test_a_deleted_connector_leaves_marks_that_nothing_shows_and_its_name_is_fre
 
 @pytest.mark.requirement(11)
 @pytest.mark.requirement(16)
-def test_what_was_answered_is_there_after_a_restart_and_what_was_deleted_is_not(
-    tmp_path: Path,
-) -> None:
-    async def first() -> None:
-        log = FileLog(tmp_path)
+def test_what_was_answered_is_there_after_a_restart_and_what_was_deleted_is_not() -> None:
+    async def scenario() -> None:
+        log = OwnLog()
         async with started(FakeLauncher(), log) as connect:
             await connect.create("a", config_of(CHAOS))
             await connect.create("b", config_of(CHAOS))
             await connect.delete("b")
-        await log.close()
-
-    async def second() -> None:
-        log = FileLog(tmp_path)
         async with started(FakeLauncher(), log) as connect:
             assert connect.names() == ["a"]
             assert [one.deleted for one in connect.config_log("connector-b")] == [True]
             await until_running(connect, "a")
-        await log.close()
 
-    asyncio.run(first())
-    asyncio.run(second())
+    asyncio.run(scenario())
 
 
 @pytest.mark.requirement(15)
 @pytest.mark.requirement(16)
-def test_an_answer_comes_when_the_log_has_the_record_and_not_before(tmp_path: Path) -> None:
+def test_an_answer_comes_when_the_log_has_the_record_and_not_before() -> None:
     # 15 is replaced by 16: what is acknowledged is logged, only what can be made again is not.
     async def scenario() -> None:
-        log = FileLog(tmp_path)
+        log = OwnLog()
         async with started(FakeLauncher(), log) as connect:
             await connect.create("a", config_of(CHAOS))
             found = [record async for _, record in log.read(0)]
         assert any(getattr(record, "name", "") == "a" for record in found)
-        await log.close()
 
     asyncio.run(scenario())
 
@@ -149,8 +137,8 @@ def test_an_answer_comes_when_the_log_has_the_record_and_not_before(tmp_path: Pa
 @pytest.mark.requirement(13)
 def test_marks_are_purged_and_nothing_that_is_shown_changes() -> None:
     async def scenario() -> None:
-        settings = quick_settings(purge_after="50 ms", pass_interval="30 ms")
-        async with started(FakeLauncher(), settings=settings) as connect:
+        log = OwnLog()
+        async with started(FakeLauncher(), log) as connect, coordinated(log, purge_after=0.05):
             await connect.create("a", config_of(CHAOS))
             await connect.create("b", config_of(CHAOS))
             await until_running(connect, "b")
@@ -166,9 +154,8 @@ def test_marks_are_purged_and_nothing_that_is_shown_changes() -> None:
 
 def test_the_log_is_summed_up_and_a_restart_finds_all() -> None:
     async def scenario() -> None:
-        log = MemoryLog()
-        settings = quick_settings(compact_after=100, pass_interval="20 ms")
-        async with started(FakeLauncher(), log, settings=settings) as connect:
+        log = OwnLog()
+        async with started(FakeLauncher(), log) as connect, coordinated(log):
             await connect.create("a", config_of(CHAOS))
             await until_running(connect, "a")
             for _ in range(60):
@@ -249,7 +236,7 @@ def test_a_config_that_is_there_already_changes_nothing_and_restarts_nothing() -
     asyncio.run(scenario())
 
 
-class LateLog(MemoryLog):
+class LateLog(OwnLog):
     """A log of which a worker reads what others write only when it writes itself."""
 
     def __init__(self) -> None:
@@ -325,17 +312,13 @@ def test_a_wish_for_other_tasks_that_comes_from_another_worker_is_heard_and_is_a
     asyncio.run(scenario())
 
 
-async def _stay() -> None:
-    """Be a member anew."""
-
-
 @pytest.mark.requirement(4)
 @pytest.mark.requirement(9)
 def test_what_is_put_or_deleted_on_one_worker_is_effective_on_all_of_the_same_log() -> None:
     async def scenario() -> None:
-        log = MemoryLog()
+        log = OwnLog()
         async with started(FakeLauncher(), log) as one:
-            worker = Worker(log, FakeLauncher(), quick_settings(worker_id="w2"), join_again=_stay)
+            worker = make_worker(log, FakeLauncher(), quick_settings(worker_id="w2"))
             await worker.start()
             other = Connect(worker)
             began = time.monotonic()

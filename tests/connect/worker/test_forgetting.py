@@ -24,7 +24,7 @@ from headrace.errors import EngineAwayError, HeadraceError, JobFailedError
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, FILE_SOURCE, config_of
 from tests.connect.log.samples import folded, put, status
-from tests.connect.running import quick_settings, started
+from tests.connect.running import OwnLog, coordinated, quick_settings, started
 from tests.connect.waiting import eventually, state_of, states, until_running
 
 
@@ -110,9 +110,12 @@ def test_what_cannot_be_removed_now_is_removed_later_and_what_never_can_be_hinde
 
 def test_logs_stay_to_be_read_for_as_long_as_the_mark() -> None:
     async def scenario() -> None:
-        launcher = FakeLauncher()
+        log, launcher = OwnLog(), FakeLauncher()
         settings = quick_settings(purge_after="400 ms", pass_interval="30 ms")
-        async with started(launcher, settings=settings) as connect:
+        async with (
+            started(launcher, log, settings=settings) as connect,
+            coordinated(log, purge_after=0.4),
+        ):
             for name in ("a", "b"):
                 await connect.create(name, config_of(CHAOS))
                 await until_running(connect, name)

@@ -13,7 +13,7 @@ from headrace.connect.worker.loggers import Loggers
 from headrace.errors import ConnectNotFoundError
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.loggers import NotedLevels
-from tests.connect.running import quick_settings
+from tests.connect.running import make_worker, quick_settings
 from tests.connect.waiting import eventually
 
 
@@ -25,7 +25,7 @@ def test_a_level_for_all_is_set_on_every_worker_that_runs_and_on_none_that_comes
         for name in ("w1", "w2", "w3"):
             if name == "w3":
                 await Connect(workers[0]).set_level("some.logger", "debug")
-            worker = Worker(log, FakeLauncher(), quick_settings(worker_id=name))
+            worker = make_worker(log, FakeLauncher(), quick_settings(worker_id=name))
             noted.append(NotedLevels())
             worker.loggers = noted[-1]
             await worker.start()
@@ -42,7 +42,7 @@ def test_a_level_for_all_is_set_on_every_worker_that_runs_and_on_none_that_comes
 
 def test_a_level_that_only_another_release_knows_is_passed_over() -> None:
     async def scenario() -> None:
-        worker = Worker(MemoryLog(), FakeLauncher(), quick_settings())
+        worker = make_worker(MemoryLog(), FakeLauncher())
         await worker.start()
         await worker.append(LevelSet(request="r", logger="some.logger", level="BANANA"))
         assert worker.trouble() is None
@@ -54,7 +54,7 @@ def test_a_level_that_only_another_release_knows_is_passed_over() -> None:
 def test_a_level_that_there_is_not_comes_into_no_log() -> None:
     async def scenario() -> None:
         log = MemoryLog()
-        worker = Worker(log, FakeLauncher(), quick_settings())
+        worker = make_worker(log, FakeLauncher())
         await worker.start()
         with pytest.raises(ConnectNotFoundError, match="invalid log level 'banana'"):
             await Connect(worker).set_level("some.logger", "banana")
@@ -67,7 +67,7 @@ def test_a_level_that_there_is_not_comes_into_no_log() -> None:
 def test_a_level_goes_to_the_processes_of_plugins_too() -> None:
     async def scenario() -> None:
         launcher = FakeLauncher()
-        worker = Worker(MemoryLog(), launcher, quick_settings())
+        worker = make_worker(MemoryLog(), launcher)
         assert worker.loggers.set("tests.of.plugins", "DEBUG") == ["tests.of.plugins"]
         assert launcher.levels == [("tests.of.plugins", 10)]
 

@@ -78,7 +78,7 @@ class Scene:
     async def worker(self, **given: Any) -> AsyncIterator[Connect]:
         times = {"fence_after": "600 ms", "rebalance_delay": "2 s", "start_timeout": "30 s"}
         settings = quick_settings(**(times | given))
-        worker = Worker(self.log, self.launcher, settings, join_again=self.join_again)
+        worker = Worker(self.log, self.launcher, settings, self.join_again)
         await worker.start()
         try:
             yield Connect(worker, self.launcher.positions)
@@ -213,9 +213,7 @@ def test_a_worker_that_ran_elsewhere_before_waits_for_the_delay() -> None:
         alive = StatusSet(connector="a", generation=1, phase=Phase.RUNNING, worker="w1")
         await scene.log.append(alive)
         settings = quick_settings(fence_after="200 ms", rebalance_delay="1 s")
-        worker = Worker(
-            scene.log, scene.launcher, settings, join_again=scene.join_again, heir=False
-        )
+        worker = Worker(scene.log, scene.launcher, settings, scene.join_again, heir=False)
         began = boot_time()
         await worker.start()
         assert boot_time() - began >= 1

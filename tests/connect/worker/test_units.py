@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.connect.lifecycle import Phase, StopStep, Target
-from headrace.connect.log import FileLog, MemoryLog
+from headrace.connect.log import MemoryLog
 from headrace.connect.worker import (
     Cause,
     Connect,
@@ -24,7 +24,7 @@ from headrace.connect.worker import (
 from headrace.errors import ConnectRequestError
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, FILE_SOURCE, config_of
-from tests.connect.running import quick_settings, started
+from tests.connect.running import OwnLog, quick_settings, started
 from tests.connect.waiting import eventually, state_of, states, until_running
 
 
@@ -171,8 +171,7 @@ def test_three_failed_probes_in_a_row_are_error_and_two_are_not() -> None:
 @pytest.mark.parametrize("kind", ["connector", "task"])
 def test_connectors_have_the_same_life_as_tasks(kind: str) -> None:
     async def scenario() -> None:
-        log = MemoryLog()
-        async with started(FakeLauncher(), log) as connect:
+        async with started(FakeLauncher()) as connect:
             await connect.create("a", config_of(CHAOS))
             await until_running(connect, "a")
             await connect.delete("a")
@@ -292,17 +291,12 @@ def test_four_endings_are_told_apart_and_no_copy_is_left() -> None:
 
 
 @pytest.mark.requirement(18)
-def test_a_failed_task_is_still_failed_after_a_restart_with_its_trace(tmp_path: Path) -> None:
-    async def first() -> None:
-        log = FileLog(tmp_path)
+def test_a_failed_task_is_still_failed_after_a_restart_with_its_trace() -> None:
+    async def scenario() -> None:
+        log, launcher = OwnLog(), FakeLauncher()
         async with started(FakeLauncher(), log) as connect:
             await connect.create("a", config_of(CHAOS, chaos_start="raise"))
             await eventually(lambda: states(connect, "a") == ["RUNNING", "FAILED"])
-        await log.close()
-
-    async def second() -> None:
-        log = FileLog(tmp_path)
-        launcher = FakeLauncher()
         async with started(launcher, log) as connect:
             await eventually(lambda: state_of(connect, "a") == "RUNNING")
             assert connect.status("a").tasks[0].state == "FAILED"
@@ -310,10 +304,8 @@ def test_a_failed_task_is_still_failed_after_a_restart_with_its_trace(tmp_path: 
             assert launcher.of("a", 0) == []
             await connect.restart_task("a", 0)
             await eventually(lambda: len(launcher.of("a", 0)) == 1)
-        await log.close()
 
-    asyncio.run(first())
-    asyncio.run(second())
+    asyncio.run(scenario())
 
 
 @pytest.mark.requirement(48)
@@ -321,7 +313,7 @@ def test_a_failed_task_is_still_failed_after_a_restart_with_its_trace(tmp_path: 
 @pytest.mark.requirement(50)
 def test_a_worker_that_stops_leaves_nothing_and_says_that_all_is_unassigned() -> None:
     async def scenario() -> None:
-        log, launcher = MemoryLog(), FakeLauncher()
+        log, launcher = OwnLog(), FakeLauncher()
         async with started(launcher, log) as connect:
             for name, stop in (("a", ""), ("b", ""), ("stuck", "hang")):
                 await connect.create(name, config_of(CHAOS, chaos_stop=stop))
@@ -347,7 +339,7 @@ def test_a_worker_that_stops_leaves_nothing_and_says_that_all_is_unassigned() ->
 @pytest.mark.requirement(49)
 def test_what_a_worker_left_that_died_is_settled_before_anything_starts() -> None:
     async def scenario() -> None:
-        log = MemoryLog()
+        log = OwnLog()
         async with started(FakeLauncher(), log) as connect:
             await connect.create("a", config_of(CHAOS))
             await until_running(connect, "a")

@@ -1,4 +1,4 @@
-"""``headrace connect worker``: runs a worker, alone or in a cluster, until it is asked to stop."""
+"""``headrace connect worker``: runs a worker of a cluster until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import typer
 from headrace.cli._cluster import DataDir, NameServer, cluster_address, settings_from
 from headrace.cli._terminal import say
 from headrace.cli.connect.rest import require_packages
-from headrace.errors import JobFailedError, SettingsError
+from headrace.errors import ConfigurationError, JobFailedError
 
 if TYPE_CHECKING:
     from headrace.connect.coordination import Cluster
@@ -107,7 +107,7 @@ def worker(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Join the cluster of workers of this name; without it, the worker stands alone.",
+            help="Name of the cluster of workers that it joins (headrace-connect).",
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
@@ -157,7 +157,7 @@ def worker(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Folder of the worker's log, sockets and scratch files (connect-data).",
+            help="Folder of the worker's sockets and scratch files (connect-data).",
         ),
     ] = None,
     plugins: Annotated[
@@ -239,14 +239,13 @@ def worker(
     # What is missing is said before anything is started.
     require_packages("prometheus_client", "starlette", "uvicorn")
     settings = _settings(given)
-    if group is not None:
-        _require_name(settings)
+    _refuse_old_log(settings.data / "log" / "connect.log")
     jobs = settings_from(namesrv, data_dir)
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(format=form, level="WARNING")
     logging.getLogger("headrace.connect").setLevel(logging.INFO)
     folders = tuple(str(folder.absolute()) for folder in plugin_path or ())
-    place = _WorkPlace(folders, replace(jobs, master=master), joins=group is not None)
+    place = _WorkPlace(folders, replace(jobs, master=master))
     asyncio.run(_work(settings, place))
 
 
@@ -256,12 +255,13 @@ def _settings(given: dict[str, Any]) -> WorkerSettings:
     return WorkerSettings(**{name: one for name, one in given.items() if one is not None})
 
 
-def _require_name(settings: WorkerSettings) -> None:
-    """Refuse a worker of a cluster whose name would not be its own."""
-    if settings.port == 0 and not settings.worker_id:
-        raise SettingsError(
-            "A worker of a cluster that listens on any free port needs a name of its own.",
-            hint="Give --worker-id NAME, or a --port.",
+def _refuse_old_log(log: Path) -> None:
+    if log.exists():
+        raise ConfigurationError(
+            f"the configs of a worker of an earlier release are in {log}, and workers keep them in a"
+            " topic now",
+            hint="move the file away, start the worker, and create the connectors again: their configs"
+            " are the connector-put records of that file",
         )
 
 
@@ -273,8 +273,6 @@ class _WorkPlace:
     folders: tuple[str, ...]
     #: How its jobs run, and how the brokers are reached.
     jobs: JobSettings
-    #: Whether it joins a cluster of workers.
-    joins: bool
 
 
 async def _work(settings: WorkerSettings, place: _WorkPlace) -> None:
@@ -302,9 +300,7 @@ async def _work(settings: WorkerSettings, place: _WorkPlace) -> None:
             _plane_of(settings, place, launcher, address, server) as plane,
             _cluster_of(settings, place, address, server) as cluster,
         ):
-            await serve(
-                settings, plane, positions=plane, cluster=cluster, server=server, ready=tell
-            )
+            await serve(settings, plane, cluster, positions=plane, server=server, ready=tell)
 
 
 @contextlib.asynccontextmanager
@@ -329,14 +325,10 @@ async def _broker_of(place: _WorkPlace, server: RestServer) -> AsyncIterator[str
 @contextlib.asynccontextmanager
 async def _cluster_of(
     settings: WorkerSettings, place: _WorkPlace, address: str, server: RestServer
-) -> AsyncIterator[Cluster | None]:
-    """Join the cluster of workers, where there is one."""
+) -> AsyncIterator[Cluster]:
     from headrace.client import AsyncClient, ClientSettings
     from headrace.connect.running import joined_cluster
 
-    if not place.joins:
-        yield None
-        return
     server.startup.step(f"joins the cluster of workers '{settings.group}'")
     client = AsyncClient(address, ClientSettings(**place.jobs.connection))
     async with client, joined_cluster(client, settings) as cluster:

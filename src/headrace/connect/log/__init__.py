@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.connect.log.file import FileLog
 from headrace.connect.log.folding import Applied, Outcome, Rejected, RejectedFor, fold, settle
 from headrace.connect.log.protocol import LARGEST_RECORD, Log, LogStatistics, MemoryLog
 from headrace.connect.log.records import (
@@ -38,7 +37,6 @@ __all__ = [
     "ConnectorDeleted",
     "ConnectorEntry",
     "ConnectorPut",
-    "FileLog",
     "Leftover",
     "LeftoversGone",
     "LevelSet",

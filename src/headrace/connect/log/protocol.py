@@ -1,4 +1,4 @@
-"""What every log of a Connect cluster does, wherever its records lie."""
+"""What a log of a cluster of workers does, and one that lies in memory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 LARGEST_RECORD = 4 * 1024 * 1024
 
 _encoder = msgspec.json.Encoder()
-_one: msgspec.json.Decoder[Record | CompactedRecord] = msgspec.json.Decoder(
+_decoder: msgspec.json.Decoder[Record | CompactedRecord] = msgspec.json.Decoder(
     Record | CompactedRecord
-)
-_many: msgspec.json.Decoder[list[Record | CompactedRecord]] = msgspec.json.Decoder(
-    list[Record | CompactedRecord]
 )
 
 
@@ -38,8 +35,6 @@ class LogStatistics:
     records: int
     #: Position that the next record will have.
     end: int
-    #: Bytes on disk.
-    size: int = 0
 
 
 class Log(Protocol):
@@ -81,10 +76,7 @@ class Log(Protocol):
         ...
 
     def silent_for(self) -> float:
-        """Return the seconds since all that it held had been read here; 0 of one on this machine.
-
-        Of a log elsewhere it is counted from the moment at which its end was asked for.
-        """
+        """Return the seconds since the end was asked for of what has been read here whole."""
         ...
 
     def statistics(self) -> LogStatistics:
@@ -130,37 +122,21 @@ def decoded(body: bytes, position: int) -> Record | CompactedRecord:
     CorruptLogError
         It is damaged, or has a part that this release does not know.
     """
-    try:
-        return _one.decode(body)
-    except msgspec.MsgspecError as error:
-        raise _unreadable(position, error) from error
-
-
-def decoded_list(body: bytes, position: int) -> list[Record | CompactedRecord]:
-    """Read a JSON list of records, of which the first has this position.
-
-    Raises
-    ------
-    CorruptLogError
-        There is something else in it, or a record with a part that this release does not know.
-    """
-    try:
-        return _many.decode(body)
-    except msgspec.MsgspecError as error:
-        raise _unreadable(position, error) from error
-
-
-def _unreadable(position: int, error: msgspec.MsgspecError) -> CorruptLogError:
     text = f"the record at position {position} of the log of Connect"
-    if isinstance(error, msgspec.ValidationError):
-        return CorruptLogError(
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise CorruptLogError(
             f"{text} is none that this release of Headrace knows: {error}",
             hint="a newer one wrote it: start this worker by that release, as all of its group",
-        )
-    return CorruptLogError(f"{text} is damaged: {error}", hint="restore the log from a copy")
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise CorruptLogError(
+            f"{text} is damaged: {error}", hint="restore the log from a copy"
+        ) from error
 
 
-# A log in memory: for tests, and what a log on disk has in memory of itself.
+# A log in memory: for tests, and what has been read of a topic.
 
 
 class MemoryLog:

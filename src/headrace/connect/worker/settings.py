@@ -54,7 +54,7 @@ class WorkerSettings:
         doc="Name of this worker, which no other one may have.",
         shown="host name and port",
     )
-    data: Path = setting(Path("connect-data"), doc="Folder of the log, sockets and scratch files.")
+    data: Path = setting(Path("connect-data"), doc="Folder of sockets and scratch files.")
     plugins: tuple[str, ...] = setting(
         (), doc="Modules with plugins, besides installed entry points.", shown="none"
     )
@@ -110,12 +110,6 @@ class WorkerSettings:
         doc="What a lost worker of a cluster ran moves to others after so long, unless it comes back"
         " (in Kafka Connect: scheduled.rebalance.max.delay.ms).",
         minimum=timedelta(milliseconds=200),
-    )
-    compact_after: int = setting(
-        20_000,
-        doc="So many records after the last time, the log is summed up.",
-        unit="records",
-        minimum=100,
     )
     purge_after: timedelta = setting(
         timedelta(days=1), doc="Time after which the mark of a deleted connector is removed."

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headrace.connect.lifecycle import Cause, Phase, RecordState as NewState, Target
 from headrace.connect.log import (
@@ -19,7 +17,6 @@ from headrace.connect.log import (
     LevelSet,
     Log,
     Outcome,
-    Purged,
     Record,
     RestartAsked,
     TopicUsed,
@@ -95,69 +92,6 @@ def host_spec(
     )
 
 
-# Keeping the log short: it is summed up now and then, and marks of deleted names go in the end.
-
-
-class Tidier(Protocol):
-    """Who keeps the log short: the worker."""
-
-    @property
-    def view(self) -> ClusterView:
-        """What is decided."""
-
-    @property
-    def settings(self) -> WorkerSettings:
-        """How often."""
-
-    async def append(self, record: Record) -> Outcome:
-        """Put a record into the log."""
-
-
-class Tidying:
-    """Sums the log up, and removes the marks of connectors that were deleted long ago.
-
-    Nothing that anybody sees changes by it.
-
-    Parameters
-    ----------
-    log
-        The log.
-    tidier
-        Whose view says what can go.
-    """
-
-    def __init__(self, log: Log, tidier: Tidier) -> None:
-        self._log = log
-        self._tidier = tidier
-        self._compacted = 0
-        self._marked: dict[str, float] = {}
-
-    async def consider(self) -> None:
-        """Do what is due."""
-        view, settings = self._tidier.view, self._tidier.settings
-        if old := self._old_marks(view, settings.purge_after.total_seconds()):
-            with contextlib.suppress(WorkerStoppingError):
-                await self._tidier.append(Purged(names=old))
-        if view.position - self._compacted >= settings.compact_after:
-            await self._compact(view)
-
-    async def _compact(self, view: ClusterView) -> None:
-        # With newer records under way it is left for the next pass.
-        if await self._log.compact(view):
-            self._compacted = view.position
-            logger.info("the log was summed up at position %d", view.position)
-
-    def _old_marks(self, view: ClusterView, age: float) -> list[str]:
-        now = time.monotonic()
-        marks = {name for name, entry in view.entries.items() if entry.deleted}
-        self._marked = {name: self._marked.get(name, now) for name in marks}
-        return sorted(
-            name
-            for name, since in self._marked.items()
-            if now - since >= age and view.entries[name].purgeable
-        )
-
-
 logger = logging.getLogger(__name__)
 
 #: A pass that is so many intervals late means that the event loop stands still.
@@ -180,7 +114,7 @@ class Worker:
     settings
         How it runs.
     join_again
-        Makes it a member of its cluster anew; None: it stands alone, and all units are its own.
+        Makes it a member of its cluster anew.
     heir
         Whether nothing can be left of an earlier worker of its name.
     startup
@@ -191,34 +125,29 @@ class Worker:
         self,
         log: Log,
         launcher: Launcher,
-        settings: WorkerSettings | None = None,
+        settings: WorkerSettings,
+        join_again: JoinAgain,
         *,
-        join_again: JoinAgain | None = None,
         heir: bool = True,
         startup: Startup | None = None,
     ) -> None:
-        self.settings = WorkerSettings() if settings is None else settings
+        self.settings = settings
         self.name = self.settings.name
         #: What it does until it can work.
         self.startup = Startup(self.name) if startup is None else startup
         self.catalog = PluginInspector(launcher)
         #: Levels of loggers, here and in all processes that run for it.
         self.loggers = Loggers(launcher.set_level)
-        self._log = log
         self._launcher = launcher
         self._heir = heir
         self._follower = LogFollower(log, self._heard)
         self._outbox = Outbox(self._follower, self.name, self._dropped, self.end_by)
-        interval = self.settings.pass_interval.total_seconds()
-        self._tenure: Tenure | None = None
-        if join_again is not None:
-            self._tenure = Tenure(self.settings, log, self._follower, launcher, join_again)
-            interval = min(interval, self._tenure.interval)
+        self._tenure = Tenure(settings, log, self._follower, launcher, join_again)
+        interval = min(settings.pass_interval.total_seconds(), self._tenure.interval)
         self._passes = Periodic(self._pass, interval, name="connect-passes", on_failure=self.end_by)
         self.restarts = AutoRestarts(self._restart_by_itself)
         self._roster = Roster()
         self._questions = TaskQuestions(self, self.settings.call_timeout.total_seconds())
-        self._tidying = Tidying(log, self)
         self._forgetting = Forgetting(self, launcher)
         self._tasks: set[asyncio.Task[None]] = set()
         self._state = "starting"
@@ -274,7 +203,7 @@ class Worker:
             return f"a part of the worker has ended by {self.failure!r}"
         if self._follower.lost is not None:
             return f"the log cannot be read: {self._follower.lost}"
-        if self._tenure is not None and self.is_cut_off:
+        if self.is_cut_off:
             return self._tenure.trouble
         if (since := self._outbox.failing_for) is not None:
             return f"the log has not been writable for {since:.0f} s: {self._outbox.failure}"
@@ -287,7 +216,7 @@ class Worker:
 
     def waits(self) -> str | None:
         """Say what the worker waits for before it is ready, or None."""
-        if self._tenure is None or not self.view.connectors():
+        if not self.view.connectors():
             return None
         made = self.view.assignment
         if made is None:
@@ -301,11 +230,10 @@ class Worker:
         self._follower.start()
         self._outbox.start()
         left = list(self.view.alive(self.name))
-        if self._tenure is not None:
-            if left and not self._heir:
-                self.startup.step("waits until others may run what an earlier one of its name ran")
-                await self._tenure.outlive()
-            self._tenure.begin()
+        if left and not self._heir:
+            self.startup.step("waits until others may run what an earlier one of its name ran")
+            await self._tenure.outlive()
+        self._tenure.begin()
         for status in left:
             # The launcher has ended what a predecessor of this name left behind.
             phase = Phase.ERROR if status.phase is Phase.ERROR else Phase.NEW
@@ -462,14 +390,11 @@ class Worker:
             except ConnectNotFoundError as error:  # another release knows more levels
                 logger.warning("a level is not set here: %s", error)
 
-    def _standing(self) -> WorkerRights:
-        return WorkerRights.HELD if self._tenure is None else self._tenure.standing()
-
     def _runs_well(self) -> bool:
-        return self._state == "running" and self._standing() is WorkerRights.HELD
+        return self._state == "running" and self._tenure.standing() is WorkerRights.HELD
 
     async def _pass(self) -> None:
-        standing = self._standing()
+        standing = self._tenure.standing()
         if self._state != "running":
             return  # it stops what it runs, and keeps its lease for as long as that takes
         silent = (self._outbox.failing_for or 0.0) > self.settings.fence_after.total_seconds()
@@ -480,14 +405,12 @@ class Worker:
         self._apply(found)
         self._questions.ask(found.asks)
         self._forgetting.consider(first=self._is_first())
-        if self._tenure is None:  # else the coordinator does it
-            await self._tidying.consider()
 
     async def _halt(self, standing: WorkerRights) -> None:
         """Stop everything: nobody hears of what it does, and others may take it over."""
         for copy in self._roster:
             copy.stop(force=standing is WorkerRights.OVER)
-        if standing is WorkerRights.OVER and not self._roster.units() and self._tenure is not None:
+        if standing is WorkerRights.OVER and not self._roster.units():
             await self._tenure.begin_again()
 
     def _apply(self, found: PassPlan) -> None:
@@ -506,12 +429,12 @@ class Worker:
 
     def worker_of(self, connector: str, task: int | None) -> str:
         """Return the worker that is to run a unit; empty: nobody yet."""
-        return self.name if self._tenure is None else self.view.worker_of(connector, task) or ""
+        return self.view.worker_of(connector, task) or ""
 
     def _is_first(self) -> bool:
         """Whether it is this worker that does what is to be done once in its cluster."""
         made = self.view.assignment
-        return self._tenure is None or (made is not None and made.maker == self.name)
+        return made is not None and made.maker == self.name
 
     def _mine(self, unit: UnitId) -> bool:
         return self.worker_of(unit.connector, unit.task) == self.name
