@@ -46,6 +46,7 @@ from headrace.connect.hosts.channel import Serving
 from headrace.connect.hosts.control import HostControl
 from headrace.connect.hosts.life import Life, RunningUnit
 from headrace.connect.hosts.outside import OutsideValues
+from headrace.connect.lifecycle import Failed
 from headrace.connect.log import TopicUsed
 from headrace.connect.log.topic import TopicLog
 from headrace.connect.plugins import Connector
@@ -377,11 +378,11 @@ def probe(_folder: Path, _address: str) -> None:
         worker.settimeout(SOON)
         control = HostControl(host)
         life = Life(control, "task 0 of connector 'a'", probe=0.005)
-        life._tell_failed = lambda cause: life.control.tell("failed", **cause)  # type: ignore[method-assign]
+        life._tell_failed = lambda cause: life.control.say(Failed(cause))  # type: ignore[method-assign]
         life._watch_health(_Nothing())
         break_thread("headrace-probe")
         told = b""
-        while b'"say":"failed"' not in told:
+        while b'"say":"Failed"' not in told:
             told = worker.recv(65536)
         assert b"BrokenError" in told
         life.stopping.set()

@@ -11,7 +11,8 @@ import pytest
 
 from headrace.connect.data.plane import QueryTask
 from headrace.connect.data.process import Command, StartQuery, StopQuery
-from headrace.connect.worker.launching import HostEvent, HostSpec, Listens
+from headrace.connect.lifecycle import HostEvent, Listens
+from headrace.connect.worker.launching import HostSpec
 
 pytestmark = pytest.mark.anyio
 

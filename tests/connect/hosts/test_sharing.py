@@ -301,8 +301,8 @@ def test_a_unit_that_cannot_be_made_out_fails_alone() -> None:
         assert orjson.loads(lines.readline())["say"] == "born"
         worker.sendall(b'{"kind": 7}\n')
         failed, left = map(orjson.loads, lines)
-    assert failed["say"] == "failed"
-    assert "a connector failed in its host: " in failed["summary"]
+    assert failed["say"] == "Failed"
+    assert "a connector failed in its host: " in failed["cause"]["summary"]
     assert left["say"] == "left"
     for thread in set(threading.enumerate()) - before:
         thread.join(10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,28 +17,28 @@ from headrace.connect.lifecycle import (
     Cause,
     Ending,
     Event,
-    HostExited,
-    HostFailed,
-    HostStarted,
-    HostStopped,
+    Exited,
+    Failed,
+    Healthy,
     Kill,
     Launch,
     LaunchFailed,
     Phase,
-    ProbeFailed,
-    ProbePassed,
     RecordState,
     Refuse,
     Release,
     Start,
+    Started,
     StopAsked,
-    StopFailed,
+    Stopped,
+    StopRaised,
     StopStep,
     Target,
     Tick,
+    Unhealthy,
     UnitState,
     UnitTimeouts,
-    Waits,
+    WaitsFor,
     kafka_state,
     transition,
 )
@@ -55,11 +54,15 @@ both_kinds = pytest.mark.parametrize(
 )
 
 
-def after(unit: UnitState, *events: Event) -> tuple[UnitState, list[Action]]:
+#: An event and its time.
+Timed = tuple[Event, float]
+
+
+def after(unit: UnitState, *events: Timed) -> tuple[UnitState, list[Action]]:
     """Give the unit after some events, and the actions of the last one."""
     actions: tuple[Action, ...] = ()
-    for event in events:
-        unit, actions = transition(unit, event, LIMITS)
+    for event, at in events:
+        unit, actions = transition(unit, event, at, LIMITS)
     return unit, list(actions)
 
 
@@ -76,106 +79,106 @@ def reached(phase: str) -> UnitState:
     return after(unit, *PATHS[phase])[0]
 
 
-PATHS: dict[str, list[Event]] = {
+PATHS: dict[str, list[Timed]] = {
     "new": [],
-    "pending": [Start(at=0)],
-    "pending, stop asked": [Start(at=0), StopAsked(at=1)],
-    "pending, too late": [Start(at=0), Tick(at=180)],
-    "running": [Start(at=0), HostStarted(at=1)],
-    "stopping": [Start(at=0), HostStarted(at=1), StopAsked(at=2)],
-    "stopping, cancelled": [Start(at=0), HostStarted(at=1), StopAsked(at=2), Tick(at=7)],
+    "pending": [(Start(), 0)],
+    "pending, stop asked": [(Start(), 0), (StopAsked(), 1)],
+    "pending, too late": [(Start(), 0), (Tick(), 180)],
+    "running": [(Start(), 0), (Started(), 1)],
+    "stopping": [(Start(), 0), (Started(), 1), (StopAsked(), 2)],
+    "stopping, cancelled": [(Start(), 0), (Started(), 1), (StopAsked(), 2), (Tick(), 7)],
     "stopping, killed": [
-        Start(at=0), HostStarted(at=1), StopAsked(at=2), Tick(at=7), Tick(at=10),
+        (Start(), 0), (Started(), 1), (StopAsked(), 2), (Tick(), 7), (Tick(), 10),
     ],
     "stopping, returned": [
-        Start(at=0), HostStarted(at=1), StopAsked(at=2), HostStopped(at=3),
+        (Start(), 0), (Started(), 1), (StopAsked(), 2), (Stopped(), 3),
     ],
-    "error": [Start(at=0), HostStarted(at=1), HostFailed(BOOM, at=2)],
+    "error": [(Start(), 0), (Started(), 1), (Failed(BOOM), 2)],
     "stopped": [
-        Start(at=0), HostStarted(at=1), StopAsked(at=2), HostStopped(at=3), HostExited(0, at=4),
+        (Start(), 0), (Started(), 1), (StopAsked(), 2), (Stopped(), 3), (Exited(0), 4),
     ],
-    "error, gone": [Start(at=0), HostFailed(BOOM, at=2), HostExited(1, at=3)],
+    "error, gone": [(Start(), 0), (Failed(BOOM), 2), (Exited(1), 3)],
 }  # fmt: skip
 
-TABLE: list[tuple[str, Event, Phase, list[str]]] = [
-    ("new", Start(at=9), Phase.PENDING, ["Record PENDING", "Launch"]),
-    ("new", StopAsked(at=9), Phase.NEW, ["Release"]),
-    ("new", Tick(at=9), Phase.NEW, []),
-    ("pending", HostStarted(at=9), Phase.RUNNING, ["Record RUNNING"]),
-    ("pending", LaunchFailed(BOOM, at=9), Phase.ERROR, ["Record ERROR", "Release"]),
-    ("pending", HostFailed(BOOM, at=9), Phase.ERROR, ["Record ERROR", "AskStop"]),
-    ("pending", HostExited(3, at=9), Phase.ERROR, ["Record ERROR", "Release"]),
-    ("pending", StopAsked(at=9), Phase.PENDING, ["AskStop"]),
-    ("pending", StopAsked(force=True, at=9), Phase.PENDING, ["Cancel", "Kill"]),
-    ("pending", Tick(at=179), Phase.PENDING, []),
-    ("pending", Tick(at=180), Phase.PENDING, ["AskStop"]),
-    ("pending", ProbeFailed(at=9), Phase.PENDING, []),
-    ("new", Waits("topic a", at=9), Phase.NEW, []),
-    ("pending", Waits("topic a", at=9), Phase.PENDING, ["Record PENDING"]),
-    ("running", Waits("topic a", at=9), Phase.RUNNING, ["Record RUNNING"]),
-    ("running", Waits("", at=9), Phase.RUNNING, []),
-    ("stopping", Waits("topic a", at=9), Phase.STOPPING, []),
-    ("pending, stop asked", HostStarted(at=9), Phase.STOPPING,
+TABLE: list[tuple[str, Timed, Phase, list[str]]] = [
+    ("new", (Start(), 9), Phase.PENDING, ["Record PENDING", "Launch"]),
+    ("new", (StopAsked(), 9), Phase.NEW, ["Release"]),
+    ("new", (Tick(), 9), Phase.NEW, []),
+    ("pending", (Started(), 9), Phase.RUNNING, ["Record RUNNING"]),
+    ("pending", (LaunchFailed(BOOM), 9), Phase.ERROR, ["Record ERROR", "Release"]),
+    ("pending", (Failed(BOOM), 9), Phase.ERROR, ["Record ERROR", "AskStop"]),
+    ("pending", (Exited(3), 9), Phase.ERROR, ["Record ERROR", "Release"]),
+    ("pending", (StopAsked(), 9), Phase.PENDING, ["AskStop"]),
+    ("pending", (StopAsked(force=True), 9), Phase.PENDING, ["Cancel", "Kill"]),
+    ("pending", (Tick(), 179), Phase.PENDING, []),
+    ("pending", (Tick(), 180), Phase.PENDING, ["AskStop"]),
+    ("pending", (Unhealthy(), 9), Phase.PENDING, []),
+    ("new", (WaitsFor("topic a"), 9), Phase.NEW, []),
+    ("pending", (WaitsFor("topic a"), 9), Phase.PENDING, ["Record PENDING"]),
+    ("running", (WaitsFor("topic a"), 9), Phase.RUNNING, ["Record RUNNING"]),
+    ("running", (WaitsFor(""), 9), Phase.RUNNING, []),
+    ("stopping", (WaitsFor("topic a"), 9), Phase.STOPPING, []),
+    ("pending, stop asked", (Started(), 9), Phase.STOPPING,
      ["Record RUNNING", "Record STOPPING", "AskStop"]),
-    ("pending, stop asked", HostFailed(BOOM, at=9), Phase.ERROR, ["Record ERROR"]),
-    ("pending, stop asked", Tick(at=6), Phase.PENDING, ["Cancel"]),
-    ("pending, too late", HostStarted(at=181), Phase.PENDING, []),
-    ("pending, too late", HostStopped(at=181), Phase.PENDING, []),
-    ("pending, too late", Tick(at=185), Phase.PENDING, ["Cancel"]),
-    ("pending, too late", HostExited(0, at=181), Phase.ERROR, ["Record ERROR", "Release"]),
-    ("running", HostFailed(BOOM, at=9), Phase.ERROR, ["Record ERROR", "AskStop"]),
-    ("running", StopAsked(at=9), Phase.STOPPING, ["Record STOPPING", "AskStop"]),
-    ("running", StopAsked(force=True, at=9), Phase.STOPPING, ["Record STOPPING", "Cancel", "Kill"]),
-    ("running", HostStopped(at=9), Phase.STOPPING, ["Record STOPPING"]),
-    ("running", StopFailed(BOOM, at=9), Phase.ERROR, ["Record ERROR", "AskStop"]),
-    ("running", HostExited(None, 9, at=9), Phase.ERROR, ["Record ERROR", "Release"]),
-    ("running", Tick(at=9e9), Phase.RUNNING, []),
-    ("running", ProbeFailed(at=9), Phase.RUNNING, []),
-    ("running", ProbePassed(at=9), Phase.RUNNING, []),
-    ("stopping", HostStopped(at=3), Phase.STOPPING, []),
-    ("stopping", StopFailed(BOOM, at=3), Phase.ERROR, ["Record ERROR"]),
-    ("stopping", HostFailed(BOOM, at=3), Phase.ERROR, ["Record ERROR"]),
-    ("stopping", HostExited(0, at=3), Phase.ERROR, ["Record ERROR", "Release"]),
-    ("stopping", StopAsked(at=3), Phase.STOPPING, []),
-    ("stopping", StopAsked(force=True, at=3), Phase.STOPPING, ["Cancel", "Kill"]),
-    ("stopping", Tick(at=6.9), Phase.STOPPING, []),
-    ("stopping", Tick(at=7), Phase.STOPPING, ["Cancel"]),
-    ("stopping", ProbeFailed(at=3), Phase.STOPPING, []),
-    ("stopping, cancelled", CancelDone(at=8), Phase.STOPPING, []),
-    ("stopping, cancelled", Tick(at=10), Phase.STOPPING, ["Kill"]),
-    ("stopping, cancelled", StopAsked(force=True, at=8), Phase.STOPPING, ["Kill"]),
-    ("stopping, killed", Tick(at=13), Phase.STOPPING, ["Kill"]),
-    ("stopping, killed", StopAsked(force=True, at=12), Phase.STOPPING, []),
-    ("stopping, killed", HostExited(None, 9, at=11), Phase.ERROR, ["Record ERROR", "Release"]),
-    ("stopping, returned", HostExited(0, at=4), Phase.STOPPED, ["Record STOPPED", "Release"]),
-    ("stopping, returned", Tick(at=6), Phase.STOPPING, ["Cancel"]),
-    ("error", HostStopped(at=3), Phase.ERROR, []),
-    ("error", StopFailed(BOOM, at=3), Phase.ERROR, []),
-    ("error", HostExited(1, at=3), Phase.ERROR, ["Record ERROR", "Release"]),
-    ("error", StopAsked(at=3), Phase.ERROR, []),
-    ("error", StopAsked(force=True, at=3), Phase.ERROR, ["Cancel", "Kill"]),
-    ("error", Tick(at=7), Phase.ERROR, ["Cancel"]),
-    ("stopped", StopAsked(force=True, at=9), Phase.STOPPED, []),
-    ("stopped", Tick(at=9e9), Phase.STOPPED, []),
-    ("error, gone", StopAsked(force=True, at=9), Phase.ERROR, []),
+    ("pending, stop asked", (Failed(BOOM), 9), Phase.ERROR, ["Record ERROR"]),
+    ("pending, stop asked", (Tick(), 6), Phase.PENDING, ["Cancel"]),
+    ("pending, too late", (Started(), 181), Phase.PENDING, []),
+    ("pending, too late", (Stopped(), 181), Phase.PENDING, []),
+    ("pending, too late", (Tick(), 185), Phase.PENDING, ["Cancel"]),
+    ("pending, too late", (Exited(0), 181), Phase.ERROR, ["Record ERROR", "Release"]),
+    ("running", (Failed(BOOM), 9), Phase.ERROR, ["Record ERROR", "AskStop"]),
+    ("running", (StopAsked(), 9), Phase.STOPPING, ["Record STOPPING", "AskStop"]),
+    ("running", (StopAsked(force=True), 9), Phase.STOPPING, ["Record STOPPING", "Cancel", "Kill"]),
+    ("running", (Stopped(), 9), Phase.STOPPING, ["Record STOPPING"]),
+    ("running", (StopRaised(BOOM), 9), Phase.ERROR, ["Record ERROR", "AskStop"]),
+    ("running", (Exited(None, 9), 9), Phase.ERROR, ["Record ERROR", "Release"]),
+    ("running", (Tick(), 9e9), Phase.RUNNING, []),
+    ("running", (Unhealthy(), 9), Phase.RUNNING, []),
+    ("running", (Healthy(), 9), Phase.RUNNING, []),
+    ("stopping", (Stopped(), 3), Phase.STOPPING, []),
+    ("stopping", (StopRaised(BOOM), 3), Phase.ERROR, ["Record ERROR"]),
+    ("stopping", (Failed(BOOM), 3), Phase.ERROR, ["Record ERROR"]),
+    ("stopping", (Exited(0), 3), Phase.ERROR, ["Record ERROR", "Release"]),
+    ("stopping", (StopAsked(), 3), Phase.STOPPING, []),
+    ("stopping", (StopAsked(force=True), 3), Phase.STOPPING, ["Cancel", "Kill"]),
+    ("stopping", (Tick(), 6.9), Phase.STOPPING, []),
+    ("stopping", (Tick(), 7), Phase.STOPPING, ["Cancel"]),
+    ("stopping", (Unhealthy(), 3), Phase.STOPPING, []),
+    ("stopping, cancelled", (CancelDone(), 8), Phase.STOPPING, []),
+    ("stopping, cancelled", (Tick(), 10), Phase.STOPPING, ["Kill"]),
+    ("stopping, cancelled", (StopAsked(force=True), 8), Phase.STOPPING, ["Kill"]),
+    ("stopping, killed", (Tick(), 13), Phase.STOPPING, ["Kill"]),
+    ("stopping, killed", (StopAsked(force=True), 12), Phase.STOPPING, []),
+    ("stopping, killed", (Exited(None, 9), 11), Phase.ERROR, ["Record ERROR", "Release"]),
+    ("stopping, returned", (Exited(0), 4), Phase.STOPPED, ["Record STOPPED", "Release"]),
+    ("stopping, returned", (Tick(), 6), Phase.STOPPING, ["Cancel"]),
+    ("error", (Stopped(), 3), Phase.ERROR, []),
+    ("error", (StopRaised(BOOM), 3), Phase.ERROR, []),
+    ("error", (Exited(1), 3), Phase.ERROR, ["Record ERROR", "Release"]),
+    ("error", (StopAsked(), 3), Phase.ERROR, []),
+    ("error", (StopAsked(force=True), 3), Phase.ERROR, ["Cancel", "Kill"]),
+    ("error", (Tick(), 7), Phase.ERROR, ["Cancel"]),
+    ("stopped", (StopAsked(force=True), 9), Phase.STOPPED, []),
+    ("stopped", (Tick(), 9e9), Phase.STOPPED, []),
+    ("error, gone", (StopAsked(force=True), 9), Phase.ERROR, []),
     # What cannot happen is refused.
-    ("new", HostStarted(at=9), Phase.NEW, ["Refuse"]),
-    ("new", HostFailed(BOOM, at=9), Phase.NEW, ["Refuse"]),
-    ("new", HostExited(0, at=9), Phase.NEW, ["Refuse"]),
-    ("new", LaunchFailed(BOOM, at=9), Phase.NEW, ["Refuse"]),
-    ("pending", Start(at=9), Phase.PENDING, ["Refuse"]),
-    ("pending", HostStopped(at=9), Phase.PENDING, ["Refuse"]),
-    ("pending", StopFailed(BOOM, at=9), Phase.PENDING, ["Refuse"]),
-    ("running", Start(at=9), Phase.RUNNING, ["Refuse"]),
-    ("running", HostStarted(at=9), Phase.RUNNING, ["Refuse"]),
-    ("running", LaunchFailed(BOOM, at=9), Phase.RUNNING, ["Refuse"]),
-    ("stopping", HostStarted(at=9), Phase.STOPPING, ["Refuse"]),
-    ("stopping, returned", HostStopped(at=9), Phase.STOPPING, ["Refuse"]),
-    ("stopped", Start(at=9), Phase.STOPPED, ["Refuse"]),
-    ("stopped", HostFailed(BOOM, at=9), Phase.STOPPED, ["Refuse"]),
-    ("stopped", HostExited(0, at=9), Phase.STOPPED, ["Refuse"]),
-    ("error, gone", HostStarted(at=9), Phase.ERROR, ["Refuse"]),
-    ("error, gone", HostStopped(at=9), Phase.ERROR, ["Refuse"]),
+    ("new", (Started(), 9), Phase.NEW, ["Refuse"]),
+    ("new", (Failed(BOOM), 9), Phase.NEW, ["Refuse"]),
+    ("new", (Exited(0), 9), Phase.NEW, ["Refuse"]),
+    ("new", (LaunchFailed(BOOM), 9), Phase.NEW, ["Refuse"]),
+    ("pending", (Start(), 9), Phase.PENDING, ["Refuse"]),
+    ("pending", (Stopped(), 9), Phase.PENDING, ["Refuse"]),
+    ("pending", (StopRaised(BOOM), 9), Phase.PENDING, ["Refuse"]),
+    ("running", (Start(), 9), Phase.RUNNING, ["Refuse"]),
+    ("running", (Started(), 9), Phase.RUNNING, ["Refuse"]),
+    ("running", (LaunchFailed(BOOM), 9), Phase.RUNNING, ["Refuse"]),
+    ("stopping", (Started(), 9), Phase.STOPPING, ["Refuse"]),
+    ("stopping, returned", (Stopped(), 9), Phase.STOPPING, ["Refuse"]),
+    ("stopped", (Start(), 9), Phase.STOPPED, ["Refuse"]),
+    ("stopped", (Failed(BOOM), 9), Phase.STOPPED, ["Refuse"]),
+    ("stopped", (Exited(0), 9), Phase.STOPPED, ["Refuse"]),
+    ("error, gone", (Started(), 9), Phase.ERROR, ["Refuse"]),
+    ("error, gone", (Stopped(), 9), Phase.ERROR, ["Refuse"]),
 ]  # fmt: skip
 
 
@@ -183,7 +186,7 @@ TABLE: list[tuple[str, Event, Phase, list[str]]] = [
 @pytest.mark.requirement(35)
 @pytest.mark.requirement(36)
 @pytest.mark.parametrize(("situation", "event", "phase", "actions"), TABLE)
-def test_table(situation: str, event: Event, phase: Phase, actions: list[str]) -> None:
+def test_table(situation: str, event: Timed, phase: Phase, actions: list[str]) -> None:
     unit, done = after(reached(situation), event)
     assert unit.phase is phase
     assert kinds(done) == actions
@@ -200,7 +203,7 @@ def test_there_are_six_phases() -> None:
 @pytest.mark.requirement(38)
 @both_kinds
 def test_pending_is_recorded_before_the_process_is_made(fresh: UnitState) -> None:
-    unit, actions = after(fresh, Start(at=0))
+    unit, actions = after(fresh, (Start(), 0))
     assert isinstance(actions[0], RecordState)
     assert isinstance(actions[1], Launch)
     assert unit.due == 180
@@ -210,7 +213,7 @@ def test_pending_is_recorded_before_the_process_is_made(fresh: UnitState) -> Non
 @pytest.mark.defect(2)
 @both_kinds
 def test_a_start_that_raises_shows_its_cause_at_once(fresh: UnitState) -> None:
-    unit, actions = after(fresh, Start(at=0), HostFailed(BOOM, at=1))
+    unit, actions = after(fresh, (Start(), 0), (Failed(BOOM), 1))
     assert unit.phase is Phase.ERROR
     assert actions[0] == RecordState(phase=Phase.ERROR, cause=BOOM, ending=Ending.RAISED)
     assert not unit.gone
@@ -220,14 +223,14 @@ def test_a_start_that_raises_shows_its_cause_at_once(fresh: UnitState) -> None:
 @pytest.mark.requirement(44)
 @both_kinds
 def test_a_start_that_hangs_is_forced_and_ends_in_error(fresh: UnitState) -> None:
-    unit, _ = after(fresh, Start(at=0))
+    unit, _ = after(fresh, (Start(), 0))
     done: list[str] = []
     for at in (180, 185, 188):
-        unit, actions = after(unit, Tick(at=at))
+        unit, actions = after(unit, (Tick(), at))
         done += kinds(actions)
     assert done == ["AskStop", "Cancel", "Kill"]
     assert unit.phase is Phase.PENDING
-    unit, _ = after(unit, HostExited(None, 9, at=189))
+    unit, _ = after(unit, (Exited(None, 9), 189))
     assert (unit.phase, unit.forced, unit.gone) == (Phase.ERROR, True, True)
     assert unit.cause is not None
     assert "start()" in unit.cause.summary
@@ -241,11 +244,11 @@ def test_a_start_that_hangs_is_forced_and_ends_in_error(fresh: UnitState) -> Non
 @pytest.mark.defect(1)
 @both_kinds
 def test_a_stop_that_hangs_goes_up_the_ladder(fresh: UnitState) -> None:
-    unit, _ = after(fresh, Start(at=0), HostStarted(at=1), StopAsked(at=10))
+    unit, _ = after(fresh, (Start(), 0), (Started(), 1), (StopAsked(), 10))
     for at in (15, 18):
-        unit, _ = after(unit, Tick(at=at))
+        unit, _ = after(unit, (Tick(), at))
     assert not unit.gone
-    unit, actions = after(unit, HostExited(None, 9, at=19))
+    unit, actions = after(unit, (Exited(None, 9), 19))
     assert [(rung.step, rung.at) for rung in unit.rungs] == [
         (StopStep.ASK, 10), (StopStep.CANCEL, 15), (StopStep.KILL, 18), (StopStep.GONE, 19),
     ]  # fmt: skip
@@ -260,7 +263,7 @@ def test_a_stop_that_hangs_goes_up_the_ladder(fresh: UnitState) -> None:
 def test_kill_is_repeated_until_the_process_is_gone_and_nothing_is_released_before() -> None:
     unit = reached("stopping, killed")
     for at in range(13, 100, 3):
-        unit, actions = after(unit, Tick(at=at))
+        unit, actions = after(unit, (Tick(), at))
         assert kinds(actions) == ["Kill"]
     assert len(unit.rungs) == 3
     assert not unit.gone
@@ -269,15 +272,15 @@ def test_kill_is_repeated_until_the_process_is_gone_and_nothing_is_released_befo
 @pytest.mark.requirement(43)
 @pytest.mark.parametrize("situation", ["pending", "running", "stopping", "error"])
 def test_force_kills_at_once_whatever_the_unit_does(situation: str) -> None:
-    unit, actions = after(reached(situation), StopAsked(force=True, at=3))
+    unit, actions = after(reached(situation), (StopAsked(force=True), 3))
     assert kinds(actions)[-1] == "Kill"
-    unit, _ = after(unit, HostExited(None, 9, at=4))
+    unit, _ = after(unit, (Exited(None, 9), 4))
     assert (unit.phase, unit.forced) == (Phase.ERROR, True)
 
 
 @pytest.mark.requirement(42)
 def test_a_stop_that_raises_keeps_its_cause() -> None:
-    unit, _ = after(reached("stopping"), StopFailed(BOOM, at=3), HostExited(0, at=4))
+    unit, _ = after(reached("stopping"), (StopRaised(BOOM), 3), (Exited(0), 4))
     assert (unit.phase, unit.cause, unit.forced) == (Phase.ERROR, BOOM, False)
 
 
@@ -285,16 +288,16 @@ def test_a_stop_that_raises_keeps_its_cause() -> None:
 @pytest.mark.parametrize(
     ("situation", "events", "ending"),
     [
-        ("stopping", [HostStopped(at=3), HostExited(0, at=4)], Ending.RETURNED),
-        ("stopping", [StopFailed(BOOM, at=3), HostExited(0, at=4)], Ending.RAISED),
-        ("running", [HostFailed(BOOM, at=3), HostExited(0, at=4)], Ending.RAISED),
-        ("stopping, cancelled", [HostStopped(at=8), HostExited(0, at=9)], Ending.CANCELLED),
-        ("stopping, killed", [HostExited(None, 9, at=11)], Ending.KILLED),
-        ("running", [HostExited(None, 9, at=3)], Ending.DIED),
-        ("pending", [LaunchFailed(BOOM, at=3)], Ending.DIED),
+        ("stopping", [(Stopped(), 3), (Exited(0), 4)], Ending.RETURNED),
+        ("stopping", [(StopRaised(BOOM), 3), (Exited(0), 4)], Ending.RAISED),
+        ("running", [(Failed(BOOM), 3), (Exited(0), 4)], Ending.RAISED),
+        ("stopping, cancelled", [(Stopped(), 8), (Exited(0), 9)], Ending.CANCELLED),
+        ("stopping, killed", [(Exited(None, 9), 11)], Ending.KILLED),
+        ("running", [(Exited(None, 9), 3)], Ending.DIED),
+        ("pending", [(LaunchFailed(BOOM), 3)], Ending.DIED),
     ],
 )
-def test_endings_are_told_apart(situation: str, events: list[Event], ending: Ending) -> None:
+def test_endings_are_told_apart(situation: str, events: list[Timed], ending: Ending) -> None:
     unit, _ = after(reached(situation), *events)
     assert unit.ending is ending
     assert unit.gone
@@ -304,15 +307,15 @@ def test_endings_are_told_apart(situation: str, events: list[Event], ending: End
 @pytest.mark.parametrize(
     ("situation", "event", "text"),
     [
-        ("running", HostExited(None, 9, at=3), "was ended by SIGKILL .* while it was running"),
-        ("running", HostExited(None, 11, at=3), "was ended by SIGSEGV while"),
-        ("running", HostExited(None, 99, at=3), "was ended by signal 99"),
-        ("pending", HostExited(3, at=3), "ended with status 3 before start"),
-        ("stopping", HostExited(at=3), "ended before stop"),
+        ("running", (Exited(None, 9), 3), "was ended by SIGKILL .* while it was running"),
+        ("running", (Exited(None, 11), 3), "was ended by SIGSEGV while"),
+        ("running", (Exited(None, 99), 3), "was ended by signal 99"),
+        ("pending", (Exited(3), 3), "ended with status 3 before start"),
+        ("stopping", (Exited(), 3), "ended before stop"),
     ],
 )
 def test_a_process_that_died_by_itself_is_noticed_and_explained(
-    situation: str, event: Event, text: str
+    situation: str, event: Timed, text: str
 ) -> None:
     unit, _ = after(reached(situation), event)
     assert unit.phase is Phase.ERROR
@@ -323,7 +326,7 @@ def test_a_process_that_died_by_itself_is_noticed_and_explained(
 @pytest.mark.requirement(30)
 def test_three_failed_probes_in_a_row_make_error() -> None:
     unit = reached("running")
-    no, yes = ProbeFailed("no answer", at=3), ProbePassed(at=4)
+    no, yes = (Unhealthy("no answer"), 3), (Healthy(), 4)
     unit, _ = after(unit, no, no, yes, no, no)
     assert unit.phase is Phase.RUNNING
     unit, actions = after(unit, no)
@@ -333,12 +336,12 @@ def test_three_failed_probes_in_a_row_make_error() -> None:
 
 
 def test_the_first_cause_stays_and_later_ones_are_told_below_it() -> None:
-    unit, _ = after(reached("error"), StopFailed(Cause("second", "Traceback: second"), at=3))
+    unit, _ = after(reached("error"), (StopRaised(Cause("second", "Traceback: second")), 3))
     assert unit.cause == Cause("boom", "Traceback: boom\nand then: second\nTraceback: second")
 
 
 def test_a_process_that_stays_after_stop_returned_is_killed_and_said_to_be() -> None:
-    unit, _ = after(reached("stopping, returned"), Tick(at=6), Tick(at=9), HostExited(at=10))
+    unit, _ = after(reached("stopping, returned"), (Tick(), 6), (Tick(), 9), (Exited(), 10))
     assert (unit.phase, unit.forced) == (Phase.ERROR, True)
     assert unit.cause is not None
     assert "its process stayed" in unit.cause.summary
@@ -346,19 +349,19 @@ def test_a_process_that_stays_after_stop_returned_is_killed_and_said_to_be() -> 
 
 @pytest.mark.requirement(36)
 def test_a_stop_asked_for_while_starting_is_honoured_when_start_returns() -> None:
-    unit, actions = after(reached("pending, stop asked"), HostStarted(at=3))
+    unit, actions = after(reached("pending, stop asked"), (Started(), 3))
     assert kinds(actions) == ["Record RUNNING", "Record STOPPING", "AskStop"]
     assert unit.due == 8
-    unit, _ = after(unit, HostStopped(at=4), HostExited(0, at=5))
+    unit, _ = after(unit, (Stopped(), 4), (Exited(0), 5))
     assert unit.phase is Phase.STOPPED
 
 
 @pytest.mark.requirement(36)
 def test_what_is_refused_says_why_and_changes_nothing() -> None:
     unit = reached("stopped")
-    again, actions = after(unit, HostStarted(at=9))
+    again, actions = after(unit, (Started(), 9))
     assert again == unit
-    assert actions == [Refuse(HostStarted(at=9), Phase.STOPPED, "task orders-0 is not starting")]
+    assert actions == [Refuse(Started(), Phase.STOPPED, "task orders-0 is not starting")]
 
 
 @pytest.mark.parametrize(
@@ -384,12 +387,12 @@ def test_kafkas_words(phase: Phase, target: Target, word: str) -> None:
 
 def events() -> st.SearchStrategy[Event]:
     plain: list[Any] = [
-        Start, HostStarted, HostStopped, ProbeFailed, ProbePassed, CancelDone, HostExited, Tick,
+        Start, Started, Stopped, Unhealthy, Healthy, CancelDone, Exited, Tick,
     ]  # fmt: skip
     return st.one_of(
-        st.sampled_from(plain).map(lambda kind: kind(at=0)),
-        st.sampled_from([HostFailed, StopFailed, LaunchFailed]).map(lambda kind: kind(BOOM, at=0)),
-        st.booleans().map(lambda force: StopAsked(force=force, at=0)),
+        st.sampled_from(plain).map(lambda kind: kind()),
+        st.sampled_from([Failed, StopRaised, LaunchFailed]).map(lambda kind: kind(BOOM)),
+        st.booleans().map(lambda force: StopAsked(force=force)),
     )
 
 
@@ -401,7 +404,7 @@ def test_whatever_happens_in_whatever_order(story: list[tuple[Event, float]]) ->
     for event, pause in story:
         now += pause
         before = unit
-        unit, actions = transition(before, replace(event, at=now), LIMITS)
+        unit, actions = transition(before, event, now, LIMITS)
         path = [before.phase, *(one.phase for one in actions if isinstance(one, RecordState))]
         for one, following in itertools.pairwise(path):
             assert following is one or following in LEGAL[one]
@@ -428,14 +431,14 @@ def test_whoever_is_asked_to_stop_is_killed_in_bounded_time(
     unit, now = UnitState(id=UnitId("orders", 0, 7)), 0.0
     for event, pause in story:
         now += pause
-        unit, _ = transition(unit, replace(event, at=now), LIMITS)
-    unit, actions = transition(unit, StopAsked(force=force, at=now), LIMITS)
+        unit, _ = transition(unit, event, now, LIMITS)
+    unit, actions = transition(unit, StopAsked(force=force), now, LIMITS)
     asked = now
     killed = unit.step is StopStep.KILL
     while unit.alive and not killed:
         assert unit.due is not None
         now = max(now, unit.due)
-        unit, actions = transition(unit, Tick(at=now), LIMITS)
+        unit, actions = transition(unit, Tick(), now, LIMITS)
         killed = any(isinstance(one, Kill) for one in actions)
     bound = 0 if force else LIMITS.ask + LIMITS.cancel
     # Sums of floats are a little off.
@@ -443,22 +446,22 @@ def test_whoever_is_asked_to_stop_is_killed_in_bounded_time(
 
 
 def test_what_a_unit_waits_for_is_recorded_until_it_comes_or_the_unit_ends() -> None:
-    waiting, actions = after(reached("running"), Waits("topic a", at=2))
+    waiting, actions = after(reached("running"), (WaitsFor("topic a"), 2))
     assert [action.waits_for for action in actions if isinstance(action, RecordState)] == [
         "topic a"
     ]
     assert waiting.phase is Phase.RUNNING
-    assert after(waiting, Waits("topic a", at=3))[1] == []
-    assert after(waiting, Waits("", at=3))[0].waits_for == ""
-    assert after(waiting, HostFailed(BOOM, at=3))[0].waits_for == ""
-    assert after(waiting, StopAsked(at=3))[0].waits_for == ""
+    assert after(waiting, (WaitsFor("topic a"), 3))[1] == []
+    assert after(waiting, (WaitsFor(""), 3))[0].waits_for == ""
+    assert after(waiting, (Failed(BOOM), 3))[0].waits_for == ""
+    assert after(waiting, (StopAsked(), 3))[0].waits_for == ""
 
 
 def test_a_start_that_waits_for_something_outside_has_no_limit_meanwhile() -> None:
-    waiting, _ = after(reached("pending"), Waits("the database is away", at=9))
-    waiting, actions = after(waiting, Tick(at=9e9))
+    waiting, _ = after(reached("pending"), (WaitsFor("the database is away"), 9))
+    waiting, actions = after(waiting, (Tick(), 9e9))
     assert (waiting.phase, actions) == (Phase.PENDING, [])
-    back, _ = after(waiting, Waits("", at=9e9))
+    back, _ = after(waiting, (WaitsFor(""), 9e9))
     assert back.due == 9e9 + LIMITS.start
-    stopping, _ = after(reached("pending, stop asked"), Waits("the database is away", at=9))
+    stopping, _ = after(reached("pending, stop asked"), (WaitsFor("the database is away"), 9))
     assert stopping.due is not None

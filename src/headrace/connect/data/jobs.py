@@ -17,8 +17,8 @@ from headrace.connect.data.edges import HostImpulse, HostIntake, HostOutlet
 from headrace.connect.data.positions import positions_elsewhere, read_positions, stamp_of, task_job
 from headrace.connect.data.process import Measured
 from headrace.connect.hosts.channel import TaskChannel
+from headrace.connect.lifecycle import Figures
 from headrace.connect.records import Queue
-from headrace.connect.worker.launching import Figures
 from headrace.errors import HeadraceError, JobFailedError, TopicNotFoundError
 from headrace.protocol.transactions import Share
 from headrace.runtime.job_plan import is_internal

@@ -25,17 +25,17 @@ from headrace.connect.data.process import (
     TaskCopy,
 )
 from headrace.connect.hosts.life import Terms
-from headrace.connect.lifecycle import Cause
-from headrace.connect.worker.launching import (
+from headrace.connect.lifecycle import (
+    Cause,
     Exited,
     Failed,
     HostEvent,
     Listens,
     Moved,
-    PluginCall,
     Started,
     WaitsFor,
 )
+from headrace.connect.worker.launching import PluginCall
 from headrace.connect.worker.reporting import OffsetEntry
 from headrace.errors import EngineAwayError, JobFailedError
 from headrace.settings import JobSettings

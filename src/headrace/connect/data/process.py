@@ -20,7 +20,7 @@ from headrace.connect.hosts.keeper import cut_log, open_log
 from headrace.connect.hosts.life import Terms
 from headrace.connect.hosts.processes import Family
 from headrace.connect.levels import LevelsToCome
-from headrace.connect.worker.launching import Figures
+from headrace.connect.lifecycle import Figures
 from headrace.errors import EngineAwayError, JobFailedError
 from headrace.private import owners_folder
 from headrace.watched import watched_task

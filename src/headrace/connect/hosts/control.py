@@ -3,9 +3,8 @@
 ======================  ==========================================================
 the worker says         ``stop``, ``pause``, ``resume``, ``where``, ``level``, ``task_configs``; first
                         of all what is to run
-the host says           ``born``, ``open``, ``started``, ``failed``, ``stopped``, ``stop_failed``,
-                        ``reconfigure``, ``outside``, ``unhealthy``, ``healthy``, ``waits``,
-                        ``topic``, ``counted``, ``answer``, ``task_configs``, ``left``
+the host says           ``born``, ``open``, ``answer``, ``task_configs``, ``where``, ``left``, and the
+                        names of events: ``Started``, ``Failed`` ...
 ======================  ==========================================================
 
 A host that several connectors share says ``open``, and then takes the other ends of their channels
@@ -25,7 +24,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ import orjson
 
 from headrace.connect.config.providers import references
 from headrace.connect.converters.base import Converter, HeaderConverter
+from headrace.connect.lifecycle import Cause, HostEvent, ReconfigureAsked
 from headrace.connect.plugins import (
     Connector,
     ConnectorContext,
@@ -223,7 +223,7 @@ class _Hosted:
         self._life = life
 
     def request_task_reconfiguration(self) -> None:
-        self._control.tell("reconfigure")
+        self._control.say(ReconfigureAsked())
 
     def fail(self, reason: str) -> None:
         self._life.fail(reason)
@@ -338,10 +338,8 @@ def first_line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
-def cause_of(
-    error: BaseException, who: str, where: str, mask: Callable[[str], str] = str
-) -> dict[str, str]:
-    """Describe an error of plugin code as the ``summary`` and the ``trace`` of a cause.
+def cause_of(error: BaseException, who: str, where: str, mask: Callable[[str], str] = str) -> Cause:
+    """Describe an error of plugin code.
 
     Parameters
     ----------
@@ -356,7 +354,7 @@ def cause_of(
 
     Examples
     --------
-    >>> cause_of(ValueError("no such table"), "task 0 of connector 'a'", "start()")["summary"]
+    >>> cause_of(ValueError("no such table"), "task 0 of connector 'a'", "start()").summary
     "task 0 of connector 'a' failed in start(): ValueError: no such table"
     """
     why = first_line(mask("".join(traceback.format_exception_only(error))))
@@ -367,7 +365,7 @@ def cause_of(
     line = user_line(error) or (error.__cause__ and user_line(error.__cause__))
     at = f", at {line}" if line else ""
     summary = f"{who} failed in {where}: {why}{at}"
-    return {"summary": summary, "trace": mask("".join(traceback.format_exception(error)))}
+    return Cause(summary, mask("".join(traceback.format_exception(error))))
 
 
 def outage_of(error: BaseException, where: str, mask: Callable[[str], str] = str) -> str:
@@ -406,9 +404,9 @@ class HostControl:
     --------
     >>> worker, host = socket.socketpair()
     >>> with worker, host:
-    ...     HostControl(host).tell("stopped")
+    ...     HostControl(host).say(ReconfigureAsked())
     ...     worker.recv(100)
-    b'{"say":"stopped"}\n'
+    b'{"say":"ReconfigureAsked"}\n'
     """
 
     def __init__(self, connected: socket.socket, *, alone: bool = True) -> None:
@@ -416,6 +414,10 @@ class HostControl:
         self._socket = connected
         self._lines = connected.makefile("rb")
         self._sending = threading.Lock()
+
+    def say(self, event: HostEvent) -> None:
+        """Tell the worker of an event."""
+        self.tell(type(event).__name__, **asdict(event))
 
     def tell(self, word: str, **more: Any) -> None:
         """Tell the worker something; one that is gone hears nothing."""

@@ -45,6 +45,7 @@ from headrace.connect.hosts.outside import OutsideValues
 from headrace.connect.hosts.sink_unit import SinkUnit
 from headrace.connect.hosts.source_unit import SourceUnit
 from headrace.connect.levels import set_level
+from headrace.connect.lifecycle import Failed, OutsideChanged
 from headrace.connect.plugins import SinkTask
 from headrace.connect.plugins.builtin import BUILTIN
 from headrace.connect.plugins.catalog import GROUPS, Catalog
@@ -85,7 +86,7 @@ class ConnectorUnit(RunningUnit):
         kind, config = connector_of(self, told, self._life.masking)
         if config["config.action.reload"].lower() == "restart":
             outside.watch(
-                lambda: self._control.tell("outside"),
+                lambda: self._control.say(OutsideChanged()),
                 self._life.stopping,
                 told.outside,
                 self._life.break_off,
@@ -408,7 +409,7 @@ def _take_in(channel: socket.socket, masking: Masking) -> None:
 
     def leave(error: BaseException | None = None) -> None:
         if error is not None:
-            control.tell("failed", **cause_of(error, "a connector", "its host", masking))
+            control.say(Failed(cause_of(error, "a connector", "its host", masking)))
         control.tell("left")
         control.close()
 

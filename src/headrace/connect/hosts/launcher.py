@@ -25,15 +25,9 @@ from headrace.connect.hosts.keeper import HOST_MARK, open_log
 from headrace.connect.hosts.process_host import HostedUnit, ProcessHost, SharedHost, answer_of
 from headrace.connect.hosts.processes import end_marked, require_linux
 from headrace.connect.levels import LevelsToCome
-from headrace.connect.lifecycle import Cause
+from headrace.connect.lifecycle import Cause, HostEvent
 from headrace.connect.plugins.catalog import packages_in
-from headrace.connect.worker.launching import (
-    HostEvent,
-    HostSpec,
-    Listener,
-    PluginAnswer,
-    PluginCall,
-)
+from headrace.connect.worker.launching import HostSpec, Listener, PluginAnswer, PluginCall
 from headrace.errors import ConnectionFailedError, HeadraceError, StoreLockedError
 from headrace.private import owners_folder
 

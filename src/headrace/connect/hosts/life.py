@@ -20,6 +20,17 @@ from headrace.connect.config import Masking
 from headrace.connect.handling.retrying import is_retriable
 from headrace.connect.hosts.control import cause_of, outage_of
 from headrace.connect.levels import set_level
+from headrace.connect.lifecycle import (
+    Cause,
+    Counted,
+    Failed,
+    Healthy,
+    Started,
+    Stopped,
+    StopRaised,
+    Unhealthy,
+    WaitsFor,
+)
 from headrace.user_lines import line_of_stack
 from headrace.watched import watched_thread
 
@@ -155,7 +166,7 @@ class Probe:
             self._reason = (
                 outage_of(error, "healthy()", self._mask)
                 if passes
-                else cause_of(error, self._who, "healthy()", self._mask)["summary"]
+                else cause_of(error, self._who, "healthy()", self._mask).summary
             )
         self.passes = passes
         self._answered.set()
@@ -311,7 +322,7 @@ class Life:
                 address = unit.start()
             if not self.failed:
                 terms = {} if unit.terms is None else msgspec.to_builtins(unit.terms)
-                self.control.tell("started", address=address, terms=terms)
+                self.control.say(Started(address, terms))
                 self._watch_health(unit)
                 if unit.counted():
                     name = "headrace-counts"
@@ -333,12 +344,12 @@ class Life:
             traceback.print_exc()
             if not self.failed:
                 cause = cause_of(error, self._who, unit.doing, self.masking)
-                self.control.tell("stop_failed", **cause)
+                self.control.say(StopRaised(cause))
                 self.failed = True
             return
         if not self.failed:
             self._tell_counts()
-            self.control.tell("stopped")
+            self.control.say(Stopped())
 
     def waits(self, error: Exception | None) -> None:
         """Tell what a call waits for that is tried again: its error; ``None``: it has come back."""
@@ -351,12 +362,12 @@ class Life:
             self._waits[who] = what
             after = self._waits["call"] or self._waits["probe"]
             if after != before:
-                self.control.tell("waits", what=after)
+                self.control.say(WaitsFor(after))
 
     def fail(self, reason: str) -> None:
         """Put the unit into ERROR: ``context.fail(reason)``, from any thread."""
         told = self.masking(f"{self._who} says that it failed: {reason}")
-        self._tell_failed({"summary": told, "trace": ""})
+        self._tell_failed(Cause(told))
 
     def break_off(self, error: BaseException) -> None:
         """Fail, as a thread has ended by an error without which the unit cannot live."""
@@ -366,13 +377,13 @@ class Life:
         traceback.print_exc()
         self._tell_failed(cause_of(error, self._who, doing, self.masking))
 
-    def _tell_failed(self, cause: dict[str, str]) -> None:
+    def _tell_failed(self, cause: Cause) -> None:
         with self._failing:
             if self.failed:
                 return
             self.failed = True
         self._tell_counts()
-        self.control.tell("failed", **cause)
+        self.control.say(Failed(cause))
         if self.control.alone:
             # The rest must not take for ever, whatever thread hangs in it.
             timer = threading.Timer(_GRACE_OF_FAILED, os._exit, [1])
@@ -415,7 +426,7 @@ class Life:
             counts = self._unit.counted()
             if counts != self._counts:
                 self._counts = counts
-                self.control.tell("counted", counts=counts)
+                self.control.say(Counted(counts))
 
     def _watch_health(self, unit: RunningUnit) -> None:
         if self._probe:
@@ -432,6 +443,6 @@ class Life:
             reason = probe.ask()
             self._wait_for("probe", reason if probe.passes else "")
             if reason and not probe.passes:
-                self.control.tell("unhealthy", reason=reason)
+                self.control.say(Unhealthy(reason))
             else:
-                self.control.tell("healthy")
+                self.control.say(Healthy())

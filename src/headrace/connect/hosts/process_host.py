@@ -13,29 +13,14 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+import msgspec
 import orjson
 
 from headrace.connect.hosts.control import end_of_log
-from headrace.connect.lifecycle import Cause
-from headrace.connect.worker.launching import (
-    Counted,
-    Exited,
-    Failed,
-    Healthy,
-    HostEvent,
-    Listens,
-    OutsideChanged,
-    PluginAnswer,
-    ReconfigureAsked,
-    Started,
-    Stopped,
-    StopRaised,
-    TopicTouched,
-    Unhealthy,
-    WaitsFor,
-)
+from headrace.connect.lifecycle import Cause, Exited, Failed, HostEvent, WaitsFor
+from headrace.connect.worker.launching import PluginAnswer
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
@@ -50,13 +35,7 @@ _KEEPERS_PATIENCE = 1.0
 #: in which a host may end in which nobody is left.
 _NEIGHBOURS_PATIENCE = 1.0
 
-#: Words that say all by themselves.
-_PLAIN: Mapping[str, Callable[[], HostEvent]] = {
-    "stopped": Stopped,
-    "reconfigure": ReconfigureAsked,
-    "outside": OutsideChanged,
-    "healthy": Healthy,
-}
+_EVENTS: Mapping[str, Any] = {kind.__name__: kind for kind in get_args(HostEvent)}
 
 Canceller = Callable[[], Awaitable[None]]
 """Ends a task's query in the data plane."""
@@ -185,28 +164,14 @@ class HostedUnit(asyncio.Protocol):
         match message["say"]:
             case "born":
                 self.born.set_result(message["pid"])
-            case "listens":
-                self._emit(Listens(message["address"], message["terms"]))
-            case "started":
-                self._emit(Started(message["address"], message["terms"]))
-            case "failed":
-                self._told_end = True
-                self._emit(Failed(_cause(message)))
-            case "stop_failed":
-                self._emit(StopRaised(_cause(message)))
-            case "waits":
-                self.waits_for = message["what"]
-                self._emit(WaitsFor(self.waits_for))
-            case "unhealthy":
-                self._emit(Unhealthy(message["reason"]))
-            case "topic":
-                self._emit(TopicTouched(message["topic"]))
-            case "counted":
-                self._emit(Counted(message["counts"]))
             case "answer" | "task_configs":
                 self._hear_answer(message)
-            case word if word in _PLAIN:
-                self._emit(_PLAIN[word]())
+            case word if word in _EVENTS:
+                event: HostEvent = msgspec.convert(message, _EVENTS[word])
+                self._told_end |= isinstance(event, Failed)
+                if isinstance(event, WaitsFor):
+                    self.waits_for = event.what
+                self._emit(event)
             case other:
                 logger.error("%s said %r, which means nothing here", self.who, other)
 
@@ -538,9 +503,9 @@ class SharedUnit(HostedUnit):
             case "left":
                 self._left = True
                 return
-            case "stopped":
+            case "Stopped":
                 self._status = 0
-            case "failed" | "stop_failed":
+            case "Failed" | "StopRaised":
                 self._status = 1
         super()._hear(message)
 
@@ -553,9 +518,5 @@ def _set(future: asyncio.Future[None]) -> None:
 def answer_of(message: dict[str, Any]) -> PluginAnswer:
     """Read what came of a question."""
     if failure := message.get("failure"):
-        return PluginAnswer(failure=_cause(failure))
+        return PluginAnswer(failure=Cause(**failure))
     return PluginAnswer(value=message.get("value"))
-
-
-def _cause(message: dict[str, Any]) -> Cause:
-    return Cause(message["summary"], message["trace"])

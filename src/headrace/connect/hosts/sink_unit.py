@@ -19,6 +19,7 @@ from headrace.connect.hosts.channel import Answer, RequestRefused, Serving
 from headrace.connect.hosts.control import HostedSinkTask, catalog, connector_of
 from headrace.connect.hosts.life import Life, RunningUnit, Terms
 from headrace.connect.hosts.places import NextOffsets
+from headrace.connect.lifecycle import TopicTouched
 from headrace.connect.records import Queue
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ class SinkUnit(RunningUnit):
         self._context.open = wanted
         for topic in sorted({one.topic for one in wanted} - self._topics):
             self._topics.add(topic)
-            self._control.tell("topic", topic=topic)
+            self._control.say(TopicTouched(topic))
         with self.in_call("open()"):
             self._again(lambda: self._task.open(wanted))
         with self.in_call("offsets()"):

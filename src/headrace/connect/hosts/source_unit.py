@@ -25,6 +25,7 @@ from headrace.connect.hosts.control import (
     connector_of,
 )
 from headrace.connect.hosts.life import Life, RunningUnit, Terms
+from headrace.connect.lifecycle import Listens, TopicTouched
 from headrace.connect.records import Position, SourceBatch, position_key
 
 if TYPE_CHECKING:
@@ -342,9 +343,7 @@ class SourceUnit(RunningUnit):
 
     def await_start(self) -> bool:
         """Wait until the engine says where the source is: that is known once its epoch is open."""
-        self._control.tell(
-            "listens", address=self._serving.address, terms=msgspec.to_builtins(self.terms)
-        )
+        self._control.say(Listens(self._serving.address, msgspec.to_builtins(self.terms)))
         stopping = self._life.stopping.is_set
         with self.in_call("the opening of its epoch"):
             while not (stopping() or self._ahead.beginning):
@@ -409,7 +408,7 @@ class SourceUnit(RunningUnit):
             if topic not in self._topics:
                 with self.in_call("queues_of()"):
                     self._topics[topic] = self._task.queues_of(topic)
-                self._control.tell("topic", topic=topic)
+                self._control.say(TopicTouched(topic))
 
     def _pass_commit_on(self) -> None:
         if self._commit_due.is_set():

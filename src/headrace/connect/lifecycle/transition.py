@@ -1,4 +1,4 @@
-"""The one function that changes the state of a connector or task.
+"""The six phases of a connector or task, and the one function that leads from one to the next.
 
 It is pure: it reads no clock, starts no process and writes no log.  What is due comes with a
 `Tick`, what happened to the process as an event, and what has to be done is given back.
@@ -9,29 +9,107 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.connect.lifecycle.events import (
     CancelDone,
     Cause,
     Event,
-    HostExited,
-    HostFailed,
-    HostStarted,
-    HostStopped,
+    Exited,
+    Failed,
+    Healthy,
     LaunchFailed,
-    ProbeFailed,
-    ProbePassed,
     Start,
+    Started,
     StopAsked,
-    StopFailed,
+    Stopped,
+    StopRaised,
     Tick,
-    Waits,
+    Unhealthy,
+    WaitsFor,
 )
-from headrace.connect.lifecycle.phases import Ending, Phase, StopStep
 
 if TYPE_CHECKING:
     from headrace.connect.naming import UnitId
+
+
+#: What Kafka Connect's REST API says of a connector or task.
+KafkaState = Literal["UNASSIGNED", "RUNNING", "PAUSED", "FAILED", "STOPPED", "RESTARTING"]
+
+
+class Phase(StrEnum):
+    """Where one copy of a connector or task is in its life."""
+
+    #: It is wanted, and nothing has been done for it yet.
+    NEW = "NEW"
+    #: Its process is being made, or its ``start()`` has not returned yet.
+    PENDING = "PENDING"
+    #: ``start()`` has returned.
+    RUNNING = "RUNNING"
+    #: It has been asked to end, and its process is not proven gone yet.
+    STOPPING = "STOPPING"
+    #: ``stop()`` has returned, and its process is gone.
+    STOPPED = "STOPPED"
+    #: Something raised, died or had to be killed.
+    ERROR = "ERROR"
+
+
+class Target(StrEnum):
+    """What the user wants of a connector: a flag beside the phase, never a phase."""
+
+    RUNNING = "RUNNING"
+    #: It keeps its processes and does nothing.
+    PAUSED = "PAUSED"
+    #: It has no processes; config and offsets stay.
+    STOPPED = "STOPPED"
+
+
+class StopStep(StrEnum):
+    """A rung of the stop ladder."""
+
+    ASK = "ASK"
+    CANCEL = "CANCEL"
+    KILL = "KILL"
+    #: The process and all that it forked are proven gone.
+    GONE = "GONE"
+
+
+class Ending(StrEnum):
+    """How a copy ended."""
+
+    #: ``stop()`` returned by itself.
+    RETURNED = "RETURNED"
+    #: The user's code raised.
+    RAISED = "RAISED"
+    #: ``stop()`` returned after the data plane's query had been cancelled.
+    CANCELLED = "CANCELLED"
+    #: It ran out of time, or the user wanted it at once: its process was killed.
+    KILLED = "KILLED"
+    #: Its process ended and nobody had asked it to.
+    DIED = "DIED"
+
+
+def kafka_state(phase: Phase, target: Target) -> KafkaState:
+    """Say a phase in Kafka Connect's words.
+
+    Examples
+    --------
+    >>> kafka_state(Phase.PENDING, Target.RUNNING)
+    'UNASSIGNED'
+    >>> kafka_state(Phase.RUNNING, Target.PAUSED)
+    'PAUSED'
+    >>> kafka_state(Phase.ERROR, Target.RUNNING)
+    'FAILED'
+    """
+    if phase in {Phase.RUNNING, Phase.STOPPING}:
+        return "PAUSED" if target is Target.PAUSED else "RUNNING"
+    if target is Target.STOPPED:
+        return "STOPPED"
+    return "FAILED" if phase is Phase.ERROR else "UNASSIGNED"
+
+
+# What is to be done after an event.
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +190,7 @@ class Rung:
     """A step of the ladder that was taken."""
 
     step: StopStep
-    #: When, in seconds of the events' clock.
+    #: When, in seconds of a clock that only goes forward.
     at: float
 
 
@@ -229,10 +307,10 @@ def blame(unit: UnitState, cause: Cause) -> UnitState:
     return replace(unit, cause=Cause(unit.cause.summary, trace))
 
 
-def end(unit: UnitState, event: HostExited) -> tuple[Phase, UnitState]:
+def end(unit: UnitState, event: Exited, at: float) -> tuple[Phase, UnitState]:
     """Return the last phase of a unit whose process is proven gone, and the unit with its ending."""
     asked, step = unit.rungs[:1], unit.step
-    unit = replace(unit, gone=True, due=None, rungs=(*unit.rungs, Rung(StopStep.GONE, event.at)))
+    unit = replace(unit, gone=True, due=None, rungs=(*unit.rungs, Rung(StopStep.GONE, at)))
     if unit.forced:
         cause = Cause(_killed(unit, asked))
         unit = unit if unit.cause is not None else blame(unit, cause)
@@ -258,7 +336,7 @@ def _killed(unit: UnitState, asked: tuple[Rung, ...]) -> str:
     return f"stop() of {unit.id.what} did not return in time: it was killed after {waited}"
 
 
-def _how(event: HostExited) -> str:
+def _how(event: Exited) -> str:
     if event.signal is not None:
         try:
             name = signal.Signals(event.signal).name
@@ -293,66 +371,66 @@ LEGAL: dict[Phase, frozenset[Phase]] = {
 _HOPEFUL = frozenset({Phase.PENDING, Phase.RUNNING})
 
 
-def transition(unit: UnitState, event: Event, limits: UnitTimeouts) -> Outcome:
-    """Return the unit after an event, and what has to be done, in order.
+def transition(unit: UnitState, event: Event, at: float, limits: UnitTimeouts) -> Outcome:
+    """Return the unit after an event at some time, and what has to be done, in order.
 
     An event that cannot happen changes nothing and comes back as `Refuse`.
 
     Examples
     --------
     >>> from headrace.connect.naming import UnitId
-    >>> unit, actions = transition(UnitState(id=UnitId("orders", 0, 7)), Start(at=10.0), UnitTimeouts())
+    >>> unit, actions = transition(UnitState(id=UnitId("orders", 0, 7)), Start(), 10.0, UnitTimeouts())
     >>> unit.phase, unit.due
     (<Phase.PENDING: 'PENDING'>, 190.0)
     >>> [type(action).__name__ for action in actions]
     ['RecordState', 'Launch']
-    >>> unit, actions = transition(unit, Start(at=11.0), UnitTimeouts())
+    >>> unit, actions = transition(unit, Start(), 11.0, UnitTimeouts())
     >>> actions[0].why
     'task orders-0 has been started already'
     """
-    return _HANDLERS[type(event)](unit, event, limits)
+    return _HANDLERS[type(event)](unit, event, at, limits)
 
 
-def _start(unit: UnitState, event: Start, limits: UnitTimeouts) -> Outcome:
+def _start(unit: UnitState, event: Start, at: float, limits: UnitTimeouts) -> Outcome:
     if unit.phase is not Phase.NEW or unit.gone:
         return _refused(unit, event, "has been started already")
-    unit = _enter(unit, Phase.PENDING, event.at, due=event.at + limits.start)
+    unit = _enter(unit, Phase.PENDING, at, due=at + limits.start)
     return unit, (_record(unit), Launch())
 
 
-def _launch_failed(unit: UnitState, event: LaunchFailed, _: UnitTimeouts) -> Outcome:
+def _launch_failed(unit: UnitState, event: LaunchFailed, at: float, _: UnitTimeouts) -> Outcome:
     if unit.phase is not Phase.PENDING:
         return _refused(unit, event, "is not being launched")
     unit = replace(blame(unit, event.cause), gone=True, ending=Ending.DIED)
-    unit = _enter(unit, Phase.ERROR, event.at, due=None)
+    unit = _enter(unit, Phase.ERROR, at, due=None)
     return unit, (_record(unit), Release())
 
 
-def _host_started(unit: UnitState, event: HostStarted, limits: UnitTimeouts) -> Outcome:
+def _started(unit: UnitState, event: Started, at: float, limits: UnitTimeouts) -> Outcome:
     if unit.phase is not Phase.PENDING or unit.started:
         return _refused(unit, event, "is not starting")
     unit = replace(unit, started=True)
     if unit.step is None:
-        unit = _enter(unit, Phase.RUNNING, event.at, due=None)
+        unit = _enter(unit, Phase.RUNNING, at, due=None)
         return unit, (_record(unit),)
     if not unit.stop_asked or unit.step is StopStep.KILL:
         return unit, ()  # too late: it is on its way out
-    running = _enter(unit, Phase.RUNNING, event.at, due=unit.due)
-    due = event.at + limits.ask if unit.step is StopStep.ASK else unit.due
-    stopping = _enter(running, Phase.STOPPING, event.at, due=due)
+    running = _enter(unit, Phase.RUNNING, at, due=unit.due)
+    due = at + limits.ask if unit.step is StopStep.ASK else unit.due
+    stopping = _enter(running, Phase.STOPPING, at, due=due)
     return stopping, (_record(running), _record(stopping), AskStop())
 
 
-def _host_failed(unit: UnitState, event: HostFailed, limits: UnitTimeouts) -> Outcome:
+def _told_failed(unit: UnitState, event: Failed, at: float, limits: UnitTimeouts) -> Outcome:
     if not unit.alive:
         return _refused(unit, event, "has no process")
-    return _failed(unit, event.cause, event.at, limits)
+    return _failed(unit, event.cause, at, limits)
 
 
-def _stop_failed(unit: UnitState, event: StopFailed, limits: UnitTimeouts) -> Outcome:
+def _stop_raised(unit: UnitState, event: StopRaised, at: float, limits: UnitTimeouts) -> Outcome:
     if not _may_stop(unit):
         return _refused(unit, event, "is not stopping")
-    return _failed(replace(unit, stopped=True), event.cause, event.at, limits)
+    return _failed(replace(unit, stopped=True), event.cause, at, limits)
 
 
 def _failed(unit: UnitState, cause: Cause, at: float, limits: UnitTimeouts) -> Outcome:
@@ -365,7 +443,7 @@ def _failed(unit: UnitState, cause: Cause, at: float, limits: UnitTimeouts) -> O
     return asked, (_record(unit), *actions)
 
 
-def _stop_asked(unit: UnitState, event: StopAsked, limits: UnitTimeouts) -> Outcome:
+def _stop_asked(unit: UnitState, event: StopAsked, at: float, limits: UnitTimeouts) -> Outcome:
     if unit.gone:
         return unit, ()
     unit = replace(unit, stop_asked=True)
@@ -373,47 +451,47 @@ def _stop_asked(unit: UnitState, event: StopAsked, limits: UnitTimeouts) -> Outc
         return replace(unit, gone=True), (Release(),)
     recorded: tuple[Action, ...] = ()
     if unit.phase is Phase.RUNNING:
-        unit = _enter(unit, Phase.STOPPING, event.at, due=None)
+        unit = _enter(unit, Phase.STOPPING, at, due=None)
         recorded = (_record(unit),)
     step = force if event.force else begin
-    unit, actions = step(unit, event.at, limits)
+    unit, actions = step(unit, at, limits)
     return unit, recorded + actions
 
 
-def _host_stopped(unit: UnitState, event: HostStopped, limits: UnitTimeouts) -> Outcome:
+def _stopped(unit: UnitState, event: Stopped, at: float, limits: UnitTimeouts) -> Outcome:
     if not _may_stop(unit) or unit.stopped:
         return _refused(unit, event, "is not stopping")
     recorded: tuple[Action, ...] = ()
     unit = replace(unit, stopped=True)
     if unit.phase is Phase.RUNNING:
-        unit = _enter(unit, Phase.STOPPING, event.at, due=None)
+        unit = _enter(unit, Phase.STOPPING, at, due=None)
         recorded = (_record(unit),)
-    return leave(unit, event.at, limits), recorded
+    return leave(unit, at, limits), recorded
 
 
-def _host_exited(unit: UnitState, event: HostExited, _: UnitTimeouts) -> Outcome:
+def _exited(unit: UnitState, event: Exited, at: float, _: UnitTimeouts) -> Outcome:
     if not unit.alive:
         return _refused(unit, event, "has no process")
-    phase, unit = end(unit, event)
+    phase, unit = end(unit, event, at)
     if phase is not unit.phase:
-        unit = _enter(unit, phase, event.at, due=None)
+        unit = _enter(unit, phase, at, due=None)
     return unit, (_record(unit), Release())
 
 
-def _tick(unit: UnitState, event: Tick, limits: UnitTimeouts) -> Outcome:
-    if unit.due is None or event.at < unit.due:
+def _tick(unit: UnitState, _event: Tick, at: float, limits: UnitTimeouts) -> Outcome:
+    if unit.due is None or at < unit.due:
         return unit, ()
     if unit.step is None:
         late = f"start() of {unit.id.what} did not return in time: it may take {limits.start:g} s"
-        return begin(blame(unit, Cause(late)), event.at, limits)
-    return climb(unit, event.at, limits)
+        return begin(blame(unit, Cause(late)), at, limits)
+    return climb(unit, at, limits)
 
 
-def _cancel_done(unit: UnitState, _event: CancelDone, _limits: UnitTimeouts) -> Outcome:
+def _cancel_done(unit: UnitState, _event: CancelDone, _at: float, _limits: UnitTimeouts) -> Outcome:
     return unit, ()  # the rung's own deadline decides: stop() may need what is left of it
 
 
-def _probe_failed(unit: UnitState, event: ProbeFailed, limits: UnitTimeouts) -> Outcome:
+def _unhealthy(unit: UnitState, event: Unhealthy, at: float, limits: UnitTimeouts) -> Outcome:
     if unit.phase is not Phase.RUNNING:
         return unit, ()
     failed = unit.probes_failed + 1
@@ -422,20 +500,20 @@ def _probe_failed(unit: UnitState, event: ProbeFailed, limits: UnitTimeouts) -> 
         return unit, ()
     reason = f": {event.reason}" if event.reason else ""
     cause = Cause(f"the health probe of {unit.id.what} failed {failed} times in a row{reason}")
-    return _failed(unit, cause, event.at, limits)
+    return _failed(unit, cause, at, limits)
 
 
-def _probe_passed(unit: UnitState, _event: ProbePassed, _limits: UnitTimeouts) -> Outcome:
+def _healthy(unit: UnitState, _event: Healthy, _at: float, _limits: UnitTimeouts) -> Outcome:
     return replace(unit, probes_failed=0), ()
 
 
-def _waits(unit: UnitState, event: Waits, limits: UnitTimeouts) -> Outcome:
+def _waits_for(unit: UnitState, event: WaitsFor, at: float, limits: UnitTimeouts) -> Outcome:
     if unit.phase not in _HOPEFUL or unit.waits_for == event.what:
         return unit, ()
     unit = replace(unit, waits_for=event.what)
     if unit.phase is Phase.PENDING and unit.step is None:
         # A start has no limit but that of its own patience while it waits for something outside.
-        unit = replace(unit, due=None if event.what else event.at + limits.start)
+        unit = replace(unit, due=None if event.what else at + limits.start)
     return unit, (_record(unit),)
 
 
@@ -465,18 +543,18 @@ def _refused(unit: UnitState, event: Event, why: str) -> Outcome:
 
 
 # Each takes its own kind of event.
-_HANDLERS: dict[type[Event], Callable[[UnitState, Any, UnitTimeouts], Outcome]] = {
+_HANDLERS: dict[type[Event], Callable[[UnitState, Any, float, UnitTimeouts], Outcome]] = {
     Start: _start,
     LaunchFailed: _launch_failed,
-    HostStarted: _host_started,
-    HostFailed: _host_failed,
+    Started: _started,
+    Failed: _told_failed,
     StopAsked: _stop_asked,
-    HostStopped: _host_stopped,
-    StopFailed: _stop_failed,
-    HostExited: _host_exited,
+    Stopped: _stopped,
+    StopRaised: _stop_raised,
+    Exited: _exited,
     Tick: _tick,
-    ProbeFailed: _probe_failed,
-    ProbePassed: _probe_passed,
+    Unhealthy: _unhealthy,
+    Healthy: _healthy,
     CancelDone: _cancel_done,
-    Waits: _waits,
+    WaitsFor: _waits_for,
 }

@@ -1,36 +1,38 @@
 """A worker: what runs where, without ever running a plugin itself."""
 
-from headrace.connect.lifecycle import Cause
-from headrace.connect.worker.connect import (
-    API_LEVEL,
-    Connect,
-)
-from headrace.connect.worker.launching import (
+from headrace.connect.lifecycle import (
+    Cause,
     Counted,
     Exited,
     Failed,
     Figures,
     Healthy,
-    Host,
     HostEvent,
-    HostKind,
-    HostSpec,
-    Launcher,
-    Listener,
     Listens,
     Moved,
     OutsideChanged,
-    PluginAnswer,
-    PluginCall,
-    Question,
     ReconfigureAsked,
-    Role,
     Started,
     Stopped,
     StopRaised,
     TopicTouched,
     Unhealthy,
     WaitsFor,
+)
+from headrace.connect.worker.connect import (
+    API_LEVEL,
+    Connect,
+)
+from headrace.connect.worker.launching import (
+    Host,
+    HostKind,
+    HostSpec,
+    Launcher,
+    Listener,
+    PluginAnswer,
+    PluginCall,
+    Question,
+    Role,
 )
 from headrace.connect.worker.planning import (
     PassPlan,

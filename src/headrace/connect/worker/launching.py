@@ -19,27 +19,29 @@ from headrace.connect.lifecycle import (
     Cancel,
     CancelDone,
     Cause,
+    Counted,
     Event,
-    HostExited,
-    HostFailed,
-    HostStarted,
-    HostStopped,
+    Failed,
+    Figures,
+    HostEvent,
     Kill,
     Launch,
     LaunchFailed,
+    Listens,
+    Moved,
+    OutsideChanged,
     Phase,
-    ProbeFailed,
-    ProbePassed,
+    ReconfigureAsked,
     RecordState,
     Refuse,
     Release,
     Start,
+    Started,
     StopAsked,
-    StopFailed,
     Tick,
+    TopicTouched,
     UnitState,
     UnitTimeouts,
-    Waits,
     transition,
 )
 from headrace.errors import HeadraceError
@@ -81,146 +83,6 @@ class HostSpec:
     #: The class with whose other connectors it may share a host; empty: it has one of its own.
     shares: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class Listens:
-    """A source task is made; its ``start()`` waits until the data plane says where its source is.
-
-    That is known once the task's epoch is open: nobody else commits any more.
-    """
-
-    #: Where the data plane reaches the task: path of a socket.
-    address: str
-    #: What the task's config asks of the data plane, as its host has read it.
-    terms: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """``start()`` returned."""
-
-    #: Where the data plane reaches a task: path of a socket; empty of a connector.
-    address: str = ""
-    #: What a task's config asks of the data plane, as its host has read it.
-    terms: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """User code raised, in ``start()`` or later; the host ends by itself or is killed."""
-
-    cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """``stop()`` returned."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopRaised:
-    """``stop()`` raised."""
-
-    cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """The host's process, and all that it forked, is proven gone.  The last event of a host."""
-
-    status: int | None = None
-    #: Number of the signal that ended it.
-    signal: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReconfigureAsked:
-    """``request_task_reconfiguration()`` was called."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutsideChanged:
-    """A value that the config takes from outside is another one, and a restart is wanted then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unhealthy:
-    """The health probe said no, or raised."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Healthy:
-    """The health probe said yes, after it had said no."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicTouched:
-    """A task wrote to this topic, or read it, for the first time."""
-
-    topic: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What a task has moved since it first ran, in whatever copies."""
-
-    #: Rows that were read and committed: from outside, or from topics.
-    records: int = 0
-    #: Bytes of their values; of a source, of their keys too.
-    bytes: int = 0
-    #: Messages that were written: of a source what it has read, of a sink its dead letters.
-    written: int = 0
-    #: Batches that were committed; each is one commit.
-    commits: int = 0
-    #: Batches of this copy that failed, and were begun anew.
-    rollbacks: int = 0
-    #: Messages in its queues that are not committed yet; None of a source, whose outside has no
-    #: end that is known.
-    lag: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The data plane tells what a task has moved so far."""
-
-    figures: Figures
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """What has failed in a task since it started, and what became of it."""
-
-    #: By the names that Kafka Connect has for it, such as ``total-record-errors``.
-    counts: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class WaitsFor:
-    """A task runs as far as it can, and waits for something outside."""
-
-    #: What that is; empty: for nothing more.
-    what: str
-
-
-HostEvent = (
-    Listens
-    | Started
-    | Failed
-    | Stopped
-    | StopRaised
-    | Exited
-    | ReconfigureAsked
-    | OutsideChanged
-    | Unhealthy
-    | Healthy
-    | TopicTouched
-    | Moved
-    | Counted
-    | WaitsFor
-)
-"""What happens to a host."""
 
 Listener = Callable[[HostEvent], None]
 """Hears of a host's events, in their order, in the event loop that asked for the host."""
@@ -437,15 +299,15 @@ class UnitCopy:
 
     def start(self) -> None:
         """Have its process made: the log says already that it is about to start."""
-        self.handle(Start(at=self._loop.time()))
+        self.handle(Start())
 
     def stop(self, *, force: bool = False) -> None:
         """Have it end, by the ladder or at once."""
-        self.handle(StopAsked(at=self._loop.time(), force=force))
+        self.handle(StopAsked(force))
 
     def fail(self, cause: Cause) -> None:
         """Have it end in Error."""
-        self.handle(HostFailed(cause, at=self._loop.time()))
+        self.handle(Failed(cause))
 
     def pause(self, *, paused: bool) -> None:
         """Let it rest, or go on."""
@@ -454,9 +316,10 @@ class UnitCopy:
             if self.host is not None and not self.unit.gone:
                 self.host.pause(paused=paused)
 
-    def handle(self, event: Event) -> None:
-        """Change the state by an event, and do what follows."""
-        self.unit, actions = transition(self.unit, event, self.limits)
+    def handle(self, event: Event, at: float | None = None) -> None:
+        """Change the state by an event, of now unless a time is given, and do what follows."""
+        now = self._loop.time() if at is None else at
+        self.unit, actions = transition(self.unit, event, now, self.limits)
         self._set_timer()
         self._measure()
         for action in actions:
@@ -498,7 +361,7 @@ class UnitCopy:
         except Exception as error:  # noqa: BLE001 - whatever it is, the unit has failed
             why = str(error) if isinstance(error, HeadraceError) else repr(error)
             cause = Cause(f"no process could be started for {self.id.what}: {why}")
-            self.handle(LaunchFailed(cause, at=self._loop.time()))
+            self.handle(LaunchFailed(cause))
             return
         self.host = host
         if self.paused != spec.paused:
@@ -509,31 +372,19 @@ class UnitCopy:
             host.ask_stop()
 
     def _hear(self, event: HostEvent) -> None:
-        at = self._loop.time()
         match event:
-            case Started():
-                self.address = event.address
-                self.handle(HostStarted(at=at))
-            case Failed():
-                self.handle(HostFailed(event.cause, at=at))
-            case Stopped():
-                self.handle(HostStopped(at=at))
-            case StopRaised():
-                self.handle(StopFailed(event.cause, at=at))
-            case Exited():
-                self.handle(HostExited(event.status, event.signal, at=at))
-            case Unhealthy():
-                self.handle(ProbeFailed(event.reason, at=at))
-            case Healthy():
-                self.handle(ProbePassed(at=at))
             case Moved():
                 self.figures = event.figures
             case Counted():
                 self.errors = event.counts
-            case WaitsFor():
-                self.handle(Waits(event.what, at=at))
             case ReconfigureAsked() | OutsideChanged() | TopicTouched():
                 self._owner.heard(self, event)
+            case Listens():
+                pass  # the data plane has heard it
+            case _:
+                if isinstance(event, Started):
+                    self.address = event.address
+                self.handle(event)
 
     def _ask_stop(self) -> None:
         self._asked_stop = True
@@ -551,7 +402,7 @@ class UnitCopy:
                 await self.host.cancel()
             except Exception:
                 logger.exception("the query of %s could not be cancelled", self.id.what)
-        self.handle(CancelDone(at=self._loop.time()))
+        self.handle(CancelDone())
 
     def _release(self) -> None:
         if self._timer is not None:
@@ -578,7 +429,7 @@ class UnitCopy:
         # A timer may come a little early; a due time that is not reached would be lost.
         due = self.unit.due
         now = self._loop.time()
-        self.handle(Tick(at=now if due is None else max(now, due)))
+        self.handle(Tick(), now if due is None else max(now, due))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from headrace.connect.lifecycle import KafkaState, Phase, Target, UnitState, kafka_state
-from headrace.connect.worker.launching import Figures
+from headrace.connect.lifecycle import Figures, KafkaState, Phase, Target, UnitState, kafka_state
 
 if TYPE_CHECKING:
     from headrace.connect.log import ConnectorEntry, StatusSet

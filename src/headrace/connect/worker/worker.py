@@ -8,7 +8,14 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.connect.lifecycle import Cause, Phase, RecordState as NewState, Target
+from headrace.connect.lifecycle import (
+    Cause,
+    OutsideChanged,
+    Phase,
+    ReconfigureAsked,
+    RecordState as NewState,
+    Target,
+)
 from headrace.connect.log import (
     ClusterView,
     CompactedRecord,
@@ -28,8 +35,6 @@ from headrace.connect.worker.launching import (
     Host,
     HostSpec,
     Launcher,
-    OutsideChanged,
-    ReconfigureAsked,
     Remark,
     UnitCopy,
 )
