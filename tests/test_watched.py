@@ -540,9 +540,8 @@ SHORT: dict[str, str] = {
     "connect/hosts/life.py": "one probe, whose patience ends",
     "connect/hosts/channel.py": "one connection, which its end closes",
     "connect/running.py": "the worker's own end, which is awaited",
-    "connect/worker/roster.py": "one question, which is asked again",
+    "connect/worker/roster.py": "one question or removal, which is tried again",
     "connect/worker/launching.py": "one start or end of a host",
-    "connect/worker/forgetting.py": "one removal, which is tried again",
     "connect/worker/worker.py": "one record, or one start",
     "runtime/user_code.py": "awaited together",
 }

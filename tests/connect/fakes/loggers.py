@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.connect.worker.loggers import Loggers
+from headrace.connect.levels import Loggers
 
 __all__ = ["NotedLevels"]
 

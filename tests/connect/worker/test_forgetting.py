@@ -19,7 +19,7 @@ from headrace.connect.log import (
     Record,
 )
 from headrace.connect.worker import Connect, WorkerSettings
-from headrace.connect.worker.forgetting import Forgetting
+from headrace.connect.worker.roster import Forgetting
 from headrace.errors import EngineAwayError, HeadraceError, JobFailedError
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, FILE_SOURCE, config_of

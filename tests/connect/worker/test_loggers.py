@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
+from headrace.connect.levels import Loggers
 from headrace.connect.log import LevelSet, MemoryLog
 from headrace.connect.worker import Connect, Worker
-from headrace.connect.worker.loggers import Loggers
 from headrace.errors import ConnectNotFoundError
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.loggers import NotedLevels

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.connect.levels import check_level
 from headrace.connect.lifecycle import Target
 from headrace.connect.log import (
     ConnectorDeleted,
@@ -20,7 +21,7 @@ from headrace.connect.log import (
     TopicsReset,
 )
 from headrace.connect.naming import check_name
-from headrace.connect.worker.loggers import check_level
+from headrace.connect.worker.following import decide, new_request
 from headrace.connect.worker.reporting import (
     ConnectorInfo,
     ConnectorStatus,
@@ -36,7 +37,6 @@ from headrace.connect.worker.reporting import (
     UnitReport,
     WorkerInfo,
 )
-from headrace.connect.worker.requests import decide, new_request
 from headrace.errors import (
     ConnectConflictError,
     ConnectorExistsError,
@@ -46,8 +46,8 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
+    from headrace.connect.levels import Loggers
     from headrace.connect.worker.catalog import PluginDescription, PluginInspector
-    from headrace.connect.worker.loggers import Loggers
     from headrace.connect.worker.reporting import PositionStore
     from headrace.connect.worker.settings import WorkerSettings
     from headrace.connect.worker.worker import Worker

@@ -1,12 +1,13 @@
-"""Reading the log: the view that it adds up to, and what became of one's own records."""
+"""Reading the log: the view that it adds up to, and what became of one's own requests."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Self
+from typing import Protocol, Self
 
 from headrace.connect.log import (
     Applied,
@@ -18,7 +19,14 @@ from headrace.connect.log import (
     Rejected,
     fold,
 )
-from headrace.errors import WorkerStoppingError
+from headrace.errors import (
+    ConnectConflictError,
+    ConnectorExistsError,
+    ConnectorNotFoundError,
+    ConnectRequestError,
+    MessageTooLargeError,
+    WorkerStoppingError,
+)
 from headrace.watched import watched_task
 
 logger = logging.getLogger(__name__)
@@ -101,3 +109,41 @@ class LogFollower:
     def _move(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
+
+
+# Requests that go into the log, and what became of them in words of errors.
+
+
+class LogAppender(Protocol):
+    """Who puts records into the log: the worker."""
+
+    async def append(self, record: Record) -> Outcome:
+        """Put a record into the log; give what became of it."""
+
+
+def new_request() -> str:
+    """Name a request, so that its record is known again and counts once."""
+    return uuid.uuid4().hex
+
+
+async def decide(appender: LogAppender, record: Record) -> None:
+    """Put a request into the log; return when it holds.
+
+    Raises
+    ------
+    ConnectorNotFoundError, ConnectorExistsError, ConnectConflictError
+        Something stands against it.
+    ConnectRequestError
+        It is too large.
+    """
+    try:
+        outcome = await appender.append(record)
+    except MessageTooLargeError as error:
+        raise ConnectRequestError(error.message, hint=error.hint) from None
+    if not isinstance(outcome, Rejected) or outcome.reason == "duplicate":
+        return
+    if outcome.reason == "missing":
+        raise ConnectorNotFoundError(outcome.message)
+    if outcome.reason == "exists":
+        raise ConnectorExistsError(outcome.message)
+    raise ConnectConflictError(outcome.message)

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.connect.levels import Loggers
 from headrace.connect.lifecycle import (
     Cause,
     OutsideChanged,
@@ -29,8 +30,7 @@ from headrace.connect.log import (
     TopicUsed,
 )
 from headrace.connect.worker.catalog import PluginInspector
-from headrace.connect.worker.following import LogFollower
-from headrace.connect.worker.forgetting import Forgetting
+from headrace.connect.worker.following import LogFollower, new_request
 from headrace.connect.worker.launching import (
     Host,
     HostSpec,
@@ -39,12 +39,10 @@ from headrace.connect.worker.launching import (
     UnitCopy,
 )
 from headrace.connect.worker.lease import JoinAgain, Tenure, WorkerRights
-from headrace.connect.worker.loggers import Loggers
 from headrace.connect.worker.outbox import Outbox
 from headrace.connect.worker.planning import PassPlan, Periodic, WorkerStatistics, may_start, plan
 from headrace.connect.worker.reporting import AutoRestarts, Startup
-from headrace.connect.worker.requests import new_request
-from headrace.connect.worker.roster import Roster, TaskQuestions
+from headrace.connect.worker.roster import Forgetting, Roster, TaskQuestions
 from headrace.connect.worker.settings import MEMORY_KEY, WorkerSettings, limits_of, memory_of
 from headrace.errors import ConnectNotFoundError, WorkerStoppingError
 
