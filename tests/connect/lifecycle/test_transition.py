@@ -68,7 +68,7 @@ def after(unit: UnitState, *events: Timed) -> tuple[UnitState, list[Action]]:
 
 def kinds(actions: list[Action]) -> list[str]:
     return [
-        f"Record {action.phase}" if isinstance(action, RecordState) else type(action).__name__
+        f"Record {action.unit.phase}" if isinstance(action, RecordState) else type(action).__name__
         for action in actions
     ]
 
@@ -215,7 +215,10 @@ def test_pending_is_recorded_before_the_process_is_made(fresh: UnitState) -> Non
 def test_a_start_that_raises_shows_its_cause_at_once(fresh: UnitState) -> None:
     unit, actions = after(fresh, (Start(), 0), (Failed(BOOM), 1))
     assert unit.phase is Phase.ERROR
-    assert actions[0] == RecordState(phase=Phase.ERROR, cause=BOOM, ending=Ending.RAISED)
+    assert isinstance(actions[0], RecordState)
+    told = actions[0].unit
+    assert (told.phase, told.cause, told.ending) == (Phase.ERROR, BOOM, Ending.RAISED)
+    assert (told.forced, told.gone, told.waits_for) == (False, False, "")
     assert not unit.gone
 
 
@@ -405,7 +408,7 @@ def test_whatever_happens_in_whatever_order(story: list[tuple[Event, float]]) ->
         now += pause
         before = unit
         unit, actions = transition(before, event, now, LIMITS)
-        path = [before.phase, *(one.phase for one in actions if isinstance(one, RecordState))]
+        path = [before.phase, *(one.unit.phase for one in actions if isinstance(one, RecordState))]
         for one, following in itertools.pairwise(path):
             assert following is one or following in LEGAL[one]
         assert path[-1] is unit.phase  # every change is recorded
@@ -447,9 +450,7 @@ def test_whoever_is_asked_to_stop_is_killed_in_bounded_time(
 
 def test_what_a_unit_waits_for_is_recorded_until_it_comes_or_the_unit_ends() -> None:
     waiting, actions = after(reached("running"), (WaitsFor("topic a"), 2))
-    assert [action.waits_for for action in actions if isinstance(action, RecordState)] == [
-        "topic a"
-    ]
+    assert [one.unit.waits_for for one in actions if isinstance(one, RecordState)] == ["topic a"]
     assert waiting.phase is Phase.RUNNING
     assert after(waiting, (WaitsFor("topic a"), 3))[1] == []
     assert after(waiting, (WaitsFor(""), 3))[0].waits_for == ""

@@ -142,19 +142,11 @@ class Release(Action):
     """Its place is free: proven gone, or never there.  Comes once, and nothing after it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecordState(Action):
     """Write the new state to the log."""
 
-    phase: Phase
-    cause: Cause | None = None
-    #: It had to be killed.
-    forced: bool = False
-    #: Nothing of it lives any more.
-    gone: bool = False
-    ending: Ending | None = None
-    #: What it waits for outside; empty: nothing.
-    waits_for: str = ""
+    unit: UnitState
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +387,7 @@ def _start(unit: UnitState, event: Start, at: float, limits: UnitTimeouts) -> Ou
     if unit.phase is not Phase.NEW or unit.gone:
         return _refused(unit, event, "has been started already")
     unit = _enter(unit, Phase.PENDING, at, due=at + limits.start)
-    return unit, (_record(unit), Launch())
+    return unit, (RecordState(unit), Launch())
 
 
 def _launch_failed(unit: UnitState, event: LaunchFailed, at: float, _: UnitTimeouts) -> Outcome:
@@ -403,7 +395,7 @@ def _launch_failed(unit: UnitState, event: LaunchFailed, at: float, _: UnitTimeo
         return _refused(unit, event, "is not being launched")
     unit = replace(blame(unit, event.cause), gone=True, ending=Ending.DIED)
     unit = _enter(unit, Phase.ERROR, at, due=None)
-    return unit, (_record(unit), Release())
+    return unit, (RecordState(unit), Release())
 
 
 def _started(unit: UnitState, event: Started, at: float, limits: UnitTimeouts) -> Outcome:
@@ -412,13 +404,13 @@ def _started(unit: UnitState, event: Started, at: float, limits: UnitTimeouts) -
     unit = replace(unit, started=True)
     if unit.step is None:
         unit = _enter(unit, Phase.RUNNING, at, due=None)
-        return unit, (_record(unit),)
+        return unit, (RecordState(unit),)
     if not unit.stop_asked or unit.step is StopStep.KILL:
         return unit, ()  # too late: it is on its way out
     running = _enter(unit, Phase.RUNNING, at, due=unit.due)
     due = at + limits.ask if unit.step is StopStep.ASK else unit.due
     stopping = _enter(running, Phase.STOPPING, at, due=due)
-    return stopping, (_record(running), _record(stopping), AskStop())
+    return stopping, (RecordState(running), RecordState(stopping), AskStop())
 
 
 def _told_failed(unit: UnitState, event: Failed, at: float, limits: UnitTimeouts) -> Outcome:
@@ -440,7 +432,7 @@ def _failed(unit: UnitState, cause: Cause, at: float, limits: UnitTimeouts) -> O
         return unit, ()
     unit = _enter(replace(unit, ending=Ending.RAISED), Phase.ERROR, at, due=unit.due)
     asked, actions = begin(unit, at, limits)
-    return asked, (_record(unit), *actions)
+    return asked, (RecordState(unit), *actions)
 
 
 def _stop_asked(unit: UnitState, event: StopAsked, at: float, limits: UnitTimeouts) -> Outcome:
@@ -452,7 +444,7 @@ def _stop_asked(unit: UnitState, event: StopAsked, at: float, limits: UnitTimeou
     recorded: tuple[Action, ...] = ()
     if unit.phase is Phase.RUNNING:
         unit = _enter(unit, Phase.STOPPING, at, due=None)
-        recorded = (_record(unit),)
+        recorded = (RecordState(unit),)
     step = force if event.force else begin
     unit, actions = step(unit, at, limits)
     return unit, recorded + actions
@@ -465,7 +457,7 @@ def _stopped(unit: UnitState, event: Stopped, at: float, limits: UnitTimeouts) -
     unit = replace(unit, stopped=True)
     if unit.phase is Phase.RUNNING:
         unit = _enter(unit, Phase.STOPPING, at, due=None)
-        recorded = (_record(unit),)
+        recorded = (RecordState(unit),)
     return leave(unit, at, limits), recorded
 
 
@@ -475,7 +467,7 @@ def _exited(unit: UnitState, event: Exited, at: float, _: UnitTimeouts) -> Outco
     phase, unit = end(unit, event, at)
     if phase is not unit.phase:
         unit = _enter(unit, phase, at, due=None)
-    return unit, (_record(unit), Release())
+    return unit, (RecordState(unit), Release())
 
 
 def _tick(unit: UnitState, _event: Tick, at: float, limits: UnitTimeouts) -> Outcome:
@@ -514,7 +506,7 @@ def _waits_for(unit: UnitState, event: WaitsFor, at: float, limits: UnitTimeouts
     if unit.phase is Phase.PENDING and unit.step is None:
         # A start has no limit but that of its own patience while it waits for something outside.
         unit = replace(unit, due=None if event.what else at + limits.start)
-    return unit, (_record(unit),)
+    return unit, (RecordState(unit),)
 
 
 def _may_stop(unit: UnitState) -> bool:
@@ -525,17 +517,6 @@ def _may_stop(unit: UnitState) -> bool:
 def _enter(unit: UnitState, phase: Phase, at: float, *, due: float | None) -> UnitState:
     waits_for = unit.waits_for if phase in _HOPEFUL else ""
     return replace(unit, phase=phase, since=at, due=due, waits_for=waits_for)
-
-
-def _record(unit: UnitState) -> RecordState:
-    return RecordState(
-        phase=unit.phase,
-        cause=unit.cause,
-        forced=unit.forced,
-        gone=unit.gone,
-        ending=unit.ending,
-        waits_for=unit.waits_for,
-    )
 
 
 def _refused(unit: UnitState, event: Event, why: str) -> Outcome:

@@ -225,7 +225,7 @@ Remark = ReconfigureAsked | OutsideChanged | TopicTouched
 class CopyOwner(Protocol):
     """Who has copies: the worker."""
 
-    def record(self, copy: UnitCopy, record: RecordState) -> None:
+    def record(self, copy: UnitCopy, state: UnitState) -> None:
         """Write a copy's new state to the log."""
 
     def released(self, copy: UnitCopy) -> None:
@@ -324,9 +324,9 @@ class UnitCopy:
         self._measure()
         for action in actions:
             if isinstance(action, RecordState):
-                self._tell(action)
+                self._tell(action.unit)
                 if not isinstance(event, Start):  # its claim has said so
-                    self._owner.record(self, action)
+                    self._owner.record(self, action.unit)
             elif isinstance(action, Launch):
                 self._spawn(self._launch())
             elif isinstance(action, AskStop):
@@ -340,17 +340,17 @@ class UnitCopy:
             elif isinstance(action, Refuse):
                 logger.warning("%s; %s is ignored", action.why, type(action.event).__name__)
 
-    def _tell(self, record: RecordState) -> None:
+    def _tell(self, state: UnitState) -> None:
         """Log what people look for: what has failed, or waits for something outside."""
-        failed = record.phase is Phase.ERROR
-        news = str(record.cause or "") if failed else record.waits_for
+        failed = state.phase is Phase.ERROR
+        news = str(state.cause or "") if failed else state.waits_for
         if news == self._said:
             return
         if failed:
             logger.error("%s", news)
         elif news:
             logger.warning("%s waits for %s", self.id.what, news)
-        elif record.phase is Phase.RUNNING:
+        elif state.phase is Phase.RUNNING:
             logger.info("%s waits no more", self.id.what)
         self._said = news
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.connect.lifecycle import Cause, Phase, RecordState, Target
+from headrace.connect.lifecycle import Cause, Phase, Target, UnitState
 from headrace.connect.log import Rejected, RungTaken, StatusSet
 from headrace.watched import OnFailure, watched_task
 
@@ -93,14 +93,14 @@ class Outbox:
         """Begin to write."""
         self._task = watched_task(self._run(), name="connect-outbox", on_failure=self._fail)
 
-    def put(self, copy: UnitCopy, record: RecordState, target: Target) -> None:
+    def put(self, copy: UnitCopy, state: UnitState, target: Target) -> None:
         """Write a copy's new state."""
-        self._put(_Item(_key(copy), self._status(copy, record, target)))
+        self._put(_Item(_key(copy), self._status(copy, state, target)))
 
     async def claim(self, copy: UnitCopy, target: Target) -> None:
         """Say that a copy is about to start, and wait until the log says so, too."""
         written = asyncio.get_running_loop().create_future()
-        status = self._status(copy, RecordState(phase=Phase.PENDING), target)
+        status = self._status(copy, UnitState(id=copy.id, phase=Phase.PENDING), target)
         self._put(_Item(_key(copy), status, written=written))
         await written
 
@@ -115,8 +115,8 @@ class Outbox:
 
     def unassign(self, copy: UnitCopy, target: Target) -> None:
         """Say that a unit waits for a worker."""
-        record = RecordState(phase=Phase.NEW, gone=True)
-        self._put(_Item(_key(copy), self._status(copy, record, target)))
+        state = UnitState(id=copy.id, gone=True)
+        self._put(_Item(_key(copy), self._status(copy, state, target)))
 
     async def written(self) -> None:
         """Wait until nothing is left to write."""
@@ -199,22 +199,21 @@ class Outbox:
             self._failing_since = time.monotonic()
             logger.warning("the log takes no states, they are kept: %s", self.failure)
 
-    def _status(self, copy: UnitCopy, record: RecordState, target: Target) -> StatusSet:
-        unit = copy.unit.id
+    def _status(self, copy: UnitCopy, state: UnitState, target: Target) -> StatusSet:
         return StatusSet(
-            connector=unit.connector,
-            task=unit.task,
-            generation=unit.generation,
-            phase=record.phase,
+            connector=copy.id.connector,
+            task=copy.id.task,
+            generation=copy.id.generation,
+            phase=state.phase,
             target=target,
             worker=self._worker,
-            cause=_short(record.cause),
-            forced=record.forced,
-            gone=record.gone,
-            ending=record.ending,
+            cause=_short(state.cause),
+            forced=state.forced,
+            gone=state.gone,
+            ending=state.ending,
             at_ms=_now_ms(),
             rungs=_rungs(copy),
-            waits_for=record.waits_for[:_LONGEST_TRACE],
+            waits_for=state.waits_for[:_LONGEST_TRACE],
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from headrace.connect.lifecycle import Cause, Phase, RecordState
+from headrace.connect.lifecycle import Cause, Phase, UnitState
 from headrace.connect.log import (
     ClusterView,
     Leftover,
@@ -80,13 +80,13 @@ class Roster:
         self._empty.clear()
         self.launched += 1
 
-    def note(self, copy: UnitCopy, record: RecordState) -> None:
+    def note(self, copy: UnitCopy, state: UnitState) -> None:
         """Take note of a copy's new state."""
-        if copy.id.task is not None and record.phase is not Phase.PENDING:
+        if copy.id.task is not None and state.phase is not Phase.PENDING:
             self._publish(copy)
-        if record.gone:
-            self.forced += record.forced
-            self.failed += record.phase is Phase.ERROR
+        if state.gone:
+            self.forced += state.forced
+            self.failed += state.phase is Phase.ERROR
 
     def drop(self, copy: UnitCopy) -> None:
         """Let go of a copy that is proven gone, but for what can be told of it."""

@@ -14,8 +14,8 @@ from headrace.connect.lifecycle import (
     OutsideChanged,
     Phase,
     ReconfigureAsked,
-    RecordState as NewState,
     Target,
+    UnitState,
 )
 from headrace.connect.log import (
     ClusterView,
@@ -330,17 +330,17 @@ class Worker:
 
     # What copies and the outbox tell.
 
-    def record(self, copy: UnitCopy, record: NewState) -> None:
+    def record(self, copy: UnitCopy, state: UnitState) -> None:
         """Write a copy's new state to the log.
 
         Caller: Copy.
         """
-        self._roster.note(copy, record)
-        if record.phase is Phase.ERROR and self._runs_well():
+        self._roster.note(copy, state)
+        if state.phase is Phase.ERROR and self._runs_well():
             self._failures.add(copy.id)
-        if record.gone:
+        if state.gone:
             self.restarts.ran(copy.id, copy.ran_for, self._config(copy.id.connector))
-        self._outbox.put(copy, record, self._target(copy.id.connector))
+        self._outbox.put(copy, state, self._target(copy.id.connector))
         # A connector that has failed takes its tasks along, whatever the log takes.
         self._passes.wakeup()
 
