@@ -7,7 +7,7 @@ import contextlib
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.connect.naming import TaskId, UnitId, check_name
+from headrace.connect.naming import UnitId, check_name
 from headrace.errors import ConnectorNameError
 
 
@@ -44,5 +44,3 @@ def test_any_text_is_taken_or_refused_with_a_reason(name: str) -> None:
 
 def test_units_of_different_generations_differ() -> None:
     assert UnitId("a", 0, 1) != UnitId("a", 0, 2)
-    assert UnitId("a", 0, 1).task_id == TaskId("a", 0)
-    assert UnitId("a", None, 1).task_id is None

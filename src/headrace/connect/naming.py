@@ -57,11 +57,6 @@ class UnitId:
             return f"connector {self.connector}"
         return f"task {self.connector}-{self.task}"
 
-    @property
-    def task_id(self) -> TaskId | None:
-        """The task, or None for a connector."""
-        return None if self.task is None else TaskId(self.connector, self.task)
-
     def __str__(self) -> str:
         name = self.connector if self.task is None else f"{self.connector}-{self.task}"
         return f"{name}@{self.generation}"

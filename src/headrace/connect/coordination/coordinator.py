@@ -336,10 +336,6 @@ class Cluster:
         """
         await self._members.join_again()
 
-    async def workers(self) -> set[str]:
-        """Return the names of all workers that are alive."""
-        return await self._members.workers()
-
     async def leave(self) -> None:
         """Be a member no more; what this worker ran has to be stopped before."""
         await self._coordinator.stop()

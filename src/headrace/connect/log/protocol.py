@@ -83,10 +83,6 @@ class Log(Protocol):
         """Tell how much it holds."""
         ...
 
-    async def close(self) -> None:
-        """Let go of it; what was appended stays."""
-        ...
-
 
 def encoded(record: Record | CompactedRecord) -> bytes:
     """Return a record as JSON.
@@ -200,9 +196,6 @@ class MemoryLog:
             return True
         self.replace(view.kept(), self._end)
         return True
-
-    async def close(self) -> None:
-        """Do nothing: there is nothing to let go of."""
 
     def silent_for(self) -> float:
         """Return 0: it is always there."""

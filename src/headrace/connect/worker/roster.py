@@ -106,10 +106,6 @@ class Roster:
             counts[key] = counts.get(key, 0) + 1
         return counts
 
-    def failures(self) -> set[UnitId]:
-        """Tell which copies stand in Error."""
-        return {unit for unit, copy in self._here.items() if copy.unit.phase is Phase.ERROR}
-
     async def until_empty(self, patience: float) -> None:
         """Wait until all copies are proven gone, or until it takes too long."""
         try:
