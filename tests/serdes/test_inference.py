@@ -8,6 +8,7 @@ from enum import Enum
 from typing import (
     Annotated,
     Any,
+    Generic,
     Literal,
     NamedTuple,
     NewType,
@@ -17,10 +18,18 @@ from typing import (
     TypeVar,
 )
 
+import msgspec
+import pydantic
 import pytest
 
 from headrace import serdes
-from headrace.serdes.inference import item_hint, pair_hints, result_hint, serde_for
+from headrace.serdes.inference import (
+    item_hint,
+    pair_hints,
+    result_hint,
+    serde_for,
+    topic_serde_for,
+)
 
 
 @dataclass
@@ -40,8 +49,32 @@ class Row(TypedDict):
     name: str
 
 
-class BadRow(TypedDict):
+class OrderRow(TypedDict):
     order: Order
+
+
+class Coin(msgspec.Struct):
+    value: int | None
+
+
+class Person(pydantic.BaseModel):
+    name: str
+
+
+@dataclass
+class Basket:
+    orders: list[Order]
+    rest: Basket | None
+
+
+@dataclass
+class Shelf:
+    numbers: range
+
+
+@dataclass
+class Lost:
+    order: Missing  # type: ignore[name-defined]  # noqa: F821 - cannot be resolved
 
 
 class Sized(Protocol):
@@ -50,6 +83,12 @@ class Sized(Protocol):
 
 T = TypeVar("T")
 UserId = NewType("UserId", int)
+Named = NewType("Named", Order)
+
+
+@dataclass
+class Page(Generic[T]):
+    items: list[T]
 
 
 @pytest.mark.parametrize(
@@ -82,10 +121,55 @@ def test_plain_types_have_a_serde(hint: Any, serde: serdes.Serde[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "hint", [Order, Colour, Point, BadRow, list[Order], dict[str, Order], Order | None, range]
+    ("hint", "serde"),
+    [
+        (Order, "json_of(Order)"),
+        (Basket, "json_of(Basket)"),
+        (Page[Order], "json_of(Page)"),
+        (Colour, "json_of(Colour)"),
+        (Point, "json_of(Point)"),
+        (OrderRow, "json_of(OrderRow)"),
+        (Coin, "json_of(Coin)"),
+        (Person, "json_of(Person)"),
+        (Named, "json_of(Order)"),
+        (Annotated[Order, "paid"], "json_of(Annotated)"),
+        (list[Order], "json_of(list)"),
+        (dict[str, Order], "json_of(dict)"),
+        (Order | None, "json_of(Order) or none"),
+        (Optional[Person], "json_of(Person) or none"),  # noqa: UP045 - the old spelling
+        (Order | Basket, "None"),
+        (list[Person], "None"),
+        (Shelf, "None"),
+        (Lost, "None"),
+        (Page[range], "None"),
+        (range, "None"),
+    ],
 )
-def test_known_types_that_are_not_plain_have_none(hint: Any) -> None:
-    assert serde_for(hint) is None
+def test_types_with_fields_are_written_as_json_if_all_their_fields_can_be(
+    hint: Any, serde: str
+) -> None:
+    assert repr(serde_for(hint)) == serde
+
+
+@pytest.mark.parametrize(
+    ("hint", "serde"),
+    [
+        (str, "string"),
+        (str | None, "string"),
+        (bytes, "bytes"),
+        (int, "json"),
+        (dict[str, int], "json"),
+        (Row, "json_of(Row)"),
+        (Order | None, "json_of(Order)"),
+        (Any, "None"),
+        (object, "None"),
+        (T, "None"),
+        (Sized, "None"),
+        (range, "None"),
+    ],
+)
+def test_topics_get_text_as_it_is_and_all_else_as_json(hint: Any, serde: str) -> None:
+    assert repr(topic_serde_for(hint)) == serde
 
 
 class Caller:

@@ -129,11 +129,13 @@ def test_json_keeps_integers_of_any_size() -> None:
     assert serdes.json.serialize(math.nan) == b"null"
 
 
-def test_typed_json_checks_what_it_reads() -> None:
+def test_typed_json_checks_what_it_reads_and_writes() -> None:
     serde = serdes.json_of(Order)
     assert serde.deserialize(serde.serialize(Order("tea", 3))) == Order("tea", 3)
     with pytest.raises(ValueError, match="price"):
         serde.deserialize(b'{"item": "tea", "price": "much"}')
+    with pytest.raises(TypeError, match=r"json_of\(Order\) writes Order, not NoneType: None"):
+        serdes.json_of(Order).serialize(None)  # type: ignore[arg-type]
 
 
 @dataclass

@@ -56,6 +56,9 @@ def test_sources_know_their_types() -> None:
     assert_type(builder.source("f", serdes.with_key(serdes.int)), Stream[str, int])
     assert_type(builder.source("g", serdes.with_key(serdes.int, of=int)), Stream[int, int])
     assert_type(builder.source("h", serdes.json), Stream[None, Any])
+    assert_type(builder.source("i", Order), Stream[None, Order])
+    assert_type(builder.source("j", serdes.with_key(Order, of=int)), Stream[int, Order])
+    assert_type(builder.table("k", Order), Table[str, Order])
 
 
 def test_types_follow_the_chain_through_lambdas() -> None:

@@ -123,21 +123,23 @@ def _item_or_none(name: str) -> Callable[[Any], Any]:
     return find
 
 
+_LISTINGS = ("__dataclass_fields__", "__struct_fields__", "__pydantic_fields__")
+
+
+def has_fields(hint: Any) -> bool:
+    """Tell whether it is a dataclass, TypedDict, named tuple, Struct or pydantic model."""
+    if not isinstance(hint, type):
+        return False
+    named = issubclass(hint, tuple) and hasattr(hint, "_fields")
+    return named or typing.is_typeddict(hint) or any(hasattr(hint, name) for name in _LISTINGS)
+
+
 def fields_of(hint: Any) -> dict[str, Any]:
     """Return the fields of a dataclass, TypedDict, named tuple, Struct or pydantic model, by name."""
-    if not isinstance(hint, type):
-        return {}
-    known = (
-        typing.is_typeddict(hint)
-        or hasattr(hint, "__dataclass_fields__")
-        or hasattr(hint, "__struct_fields__")
-        or hasattr(hint, "__pydantic_fields__")
-        or (issubclass(hint, tuple) and hasattr(hint, "_fields"))
-    )
-    if not known:
+    if not has_fields(hint):
         return {}
     hints = typing.get_type_hints(hint)
-    for listing in ("__dataclass_fields__", "__struct_fields__", "__pydantic_fields__", "_fields"):
+    for listing in (*_LISTINGS, "_fields"):
         names = getattr(hint, listing, None)
         if names is not None:
             return {name: hints[name] for name in names if name in hints}

@@ -17,10 +17,14 @@ from headrace.serdes._documents import (
     JsonSerde,
     KeySerde,
     NothingSerde,
+    NullableSerde,
+    OptionalSerde,
     PlainSerde,
     PydanticSerde,
     TypedJsonSerde,
     json_of,
+    nullable,
+    optional,
 )
 from headrace.serdes.base import PickleSerde, Serde, StateSerde
 from headrace.serdes.inference import (
@@ -43,16 +47,12 @@ from headrace.serdes.messages import (
 )
 from headrace.serdes.registry import (
     AvroSerde,
-    NullableSerde,
-    OptionalSerde,
     ProtobufSerde,
     RegisteredSchema,
     RegisteredSerde,
     SchemaRegistry,
     TableDeserializer,
     avro,
-    nullable,
-    optional,
     protobuf,
     registered,
 )

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from headrace.columns.schema import has_fields
 from headrace.encoding import decode, encode_canonical, encode_exact, encode_exact_many
 from headrace.errors import SerializationError
 from headrace.keys import decode_keys, encode_keys
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+V = TypeVar("V")
 M = TypeVar("M", bound="pydantic.BaseModel")
 
 _CACHE = "__msgspec_cache__"
@@ -78,13 +81,15 @@ class TypedJsonSerde(Serde[T]):
     Parameters
     ----------
     type
-        The type; what is read is checked against it.
+        The type; what is read is checked against it, and the class of what is written.
     """
 
     is_text: ClassVar[bool] = True
 
     def __init__(self, type: type[T]) -> None:  # noqa: A002 - the name that callers read
         self._type = type
+        #: What values are instances of, so that a wrong one stops before it lies in a store.
+        self._class: Any = type if has_fields(type) and not typing.is_typeddict(type) else object
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(type)
         #: Reads rows for columns; made at the first use.
@@ -92,7 +97,7 @@ class TypedJsonSerde(Serde[T]):
         _forget_caches(type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        hints = {kind: known for kind in _classes(self._type) if (known := _hints(kind))}
+        hints = {kind: known for kind in classes_of(self._type) if (known := _hints(kind))}
         return _rebuild, (self._type, hints, getattr(self._type, "__struct_fields__", None))
 
     def __repr__(self) -> str:
@@ -103,6 +108,8 @@ class TypedJsonSerde(Serde[T]):
         return self._type
 
     def serialize(self, value: T) -> bytes:
+        if not isinstance(value, self._class):
+            raise wrong_type(self, value, self._class.__qualname__)
         return self._encoder.encode(value)
 
     def deserialize(self, data: bytes) -> T:
@@ -196,7 +203,7 @@ class PydanticSerde(Serde[M]):
         return self._model.model_validate_json(data)
 
 
-def _classes(hint: Any) -> Iterator[type]:
+def classes_of(hint: Any) -> Iterator[type]:
     """Yield the classes that a type is made of."""
     pending, seen = [hint], set[int]()
     while pending:
@@ -219,7 +226,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _forget_caches(hint: Any) -> None:
     """Drop what msgspec keeps on classes: it cannot be pickled, and this decoder is made."""
-    for kind in _classes(hint):
+    for kind in classes_of(hint):
         if _CACHE in vars(kind):
             delattr(kind, _CACHE)
 
@@ -331,3 +338,97 @@ class NothingSerde(Serde[Any]):
 
     def deserialize_many(self, data: pa.BinaryArray) -> list[Any]:
         return [None] * len(data)
+
+
+# Values that may be missing: None in memory, an empty body in a message.
+
+_PRESENT = b"+"
+
+
+class OptionalSerde(Serde[V | None]):
+    """Another serde's form, and nothing at all for None."""
+
+    def __init__(self, inner: Serde[V]) -> None:
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return f"optional({self._inner!r})"
+
+    @property
+    def hint(self) -> Any:
+        return self._inner.hint if self._inner.hint is Any else self._inner.hint | None
+
+    def serialize(self, value: V | None) -> bytes:
+        return b"" if value is None else self._inner.serialize(value)
+
+    def deserialize(self, data: bytes) -> V | None:
+        return self._inner.deserialize(data) if data else None
+
+
+def optional(serde: Serde[V]) -> Serde[V | None]:
+    r"""Make a serde that writes None as an empty body, which deletes in a table.
+
+    An empty body reads as None, also where ``serde`` would read a value of its own.
+
+    Parameters
+    ----------
+    serde
+        Writes all other values.
+
+    Examples
+    --------
+    >>> from headrace import serdes
+    >>> serdes.optional(serdes.json).serialize(None), serdes.json.serialize(None)
+    (b'', b'null')
+    """
+    return OptionalSerde(serde)
+
+
+class NullableSerde(Serde[V | None]):
+    """Another serde's form behind a byte, and nothing at all for None: on the way, not outside."""
+
+    def __init__(self, inner: Serde[V]) -> None:
+        self.inner = inner
+
+    def __repr__(self) -> str:
+        return f"{self.inner!r} or none"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NullableSerde) and self.inner == other.inner
+
+    def __hash__(self) -> int:
+        return hash((NullableSerde, self.inner))
+
+    def serialize(self, value: V | None) -> bytes:
+        return b"" if value is None else _PRESENT + self.inner.serialize(value)
+
+    def deserialize(self, data: bytes) -> V | None:
+        return self.inner.deserialize(data[1:]) if data else None
+
+    def serialize_many(self, values: list[V | None]) -> pa.BinaryArray:
+        present = [value for value in values if value is not None]
+        written = self.inner.serialize_many(present)
+        marked = pc.binary_join_element_wise(pa.scalar(_PRESENT, pa.binary()), written, b"")
+        if len(present) == len(values):
+            return marked
+        missing = np.array([value is None for value in values])
+        places = np.cumsum(~missing) - 1
+        return marked.take(pa.array(places, mask=missing)).fill_null(b"")
+
+    def deserialize_many(self, data: pa.BinaryArray) -> list[V | None]:
+        missing = pc.equal(pc.binary_length(data), 0).to_numpy(zero_copy_only=False)
+        # Not binary_slice: of values of one byte it makes buffers of negative sizes.
+        bodies = pc.binary_replace_slice(data.filter(pa.array(~missing)), 0, 1, b"")
+        values = iter(self.inner.deserialize_many(bodies))
+        return [None if gone else next(values) for gone in missing.tolist()]
+
+
+def nullable(serde: Serde[Any]) -> Serde[Any]:
+    """Make a serde that can carry None besides what another one can.
+
+    >>> from headrace import serdes
+    >>> array = nullable(serdes.string).serialize_many(["", None, "a"])
+    >>> nullable(serdes.string).deserialize_many(array)
+    ['', None, 'a']
+    """
+    return serde if isinstance(serde, NullableSerde) else NullableSerde(serde)

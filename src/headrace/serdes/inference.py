@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
+import operator
 import struct
 import types
 import typing
 from collections import abc
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.columns.schema import has_fields
 from headrace.encoding import PLAIN_TYPES
-from headrace.serdes._documents import PlainSerde
+from headrace.serdes._documents import JsonSerde, PlainSerde, classes_of, json_of, nullable
 from headrace.serdes.base import Serde, wrong_type
 
 # Serdes of single values: bytes, text, integers and floats.
@@ -204,12 +207,14 @@ def _raw_eight_bytes(data: pa.BinaryArray) -> npt.NDArray[np.uint8] | None:
 
 
 _PLAIN: Final = PlainSerde()
+_JSON: Final = JsonSerde()
 _BY_TYPE: Final[dict[Any, Serde[Any]]] = {
     bytes: BytesSerde(),
     str: StringSerde(),
     int: IntSerde(),
     float: FloatSerde(),
 }
+_UNIONS = (typing.Union, types.UnionType)
 #: Annotations that leave the type open.
 _OPEN_MODULES = frozenset({"typing", "typing_extensions", "collections.abc"})
 
@@ -219,11 +224,19 @@ def serde_for(hint: Any) -> Serde[Any] | None:
 
     Examples
     --------
-    >>> serde_for(str), serde_for(dict[str, int]), serde_for(Any)
-    (string, plain, plain)
+    >>> from typing import NamedTuple
+    >>> class Word(NamedTuple):
+    ...     text: str
+    >>> serde_for(str), serde_for(dict[str, int]), serde_for(Any), serde_for(Word)
+    (string, plain, plain, json_of(Word))
     >>> serde_for(range) is None
     True
     """
+    return plain_serde_for(hint) or document_serde_for(hint)
+
+
+def plain_serde_for(hint: Any) -> Serde[Any] | None:
+    """Choose the serde for a type of plain data, or for one that is open; None for others."""
     try:
         known = _BY_TYPE.get(hint)
     except TypeError:
@@ -233,8 +246,69 @@ def serde_for(hint: Any) -> Serde[Any] | None:
     return _PLAIN if _is_plain(hint) else None
 
 
+def document_serde_for(hint: Any) -> Serde[Any] | None:
+    """Choose the serde for a type that JSON is read back as, field by field; None for others.
+
+    Such are a dataclass, named tuple, TypedDict, msgspec Struct, pydantic model, an enum, and a
+    container of such, if all that they hold is of known types.
+
+    Examples
+    --------
+    >>> from typing import TypedDict
+    >>> class Order(TypedDict):
+    ...     price: int
+    >>> document_serde_for(Order), document_serde_for(Order | None), document_serde_for(int)
+    (json_of(Order), json_of(Order) or none, None)
+    """
+    present = without_none(hint)
+    if present is not hint:
+        inner = document_serde_for(present)
+        return None if inner is None else nullable(inner)
+    if isinstance(hint, typing.NewType):
+        return document_serde_for(hint.__supertype__)
+    if not (_is_pydantic(hint) or _is_made_of_documents(hint)):
+        return None
+    try:
+        return json_of(hint)
+    except (NameError, TypeError):
+        return None
+
+
+def _is_made_of_documents(hint: Any) -> bool:
+    kinds = set(classes_of(hint)) - {types.UnionType}
+    documents = {kind for kind in kinds if has_fields(kind) or issubclass(kind, Enum)}
+    known = all(map(_is_plain_class, kinds - documents))
+    return bool(documents) and known and not any(map(_is_pydantic, documents))
+
+
+def _is_pydantic(hint: Any) -> bool:
+    return isinstance(hint, type) and hasattr(hint, "__pydantic_fields__")
+
+
+def topic_serde_for(hint: Any) -> Serde[Any] | None:
+    """Choose the serde in which values of a type go to a topic that others read.
+
+    Text and bytes go as they are, all else as JSON.  None where the type is open, or has no serde.
+
+    Examples
+    --------
+    >>> topic_serde_for(str), topic_serde_for(int), topic_serde_for(Any)
+    (string, json, None)
+    """
+    present = without_none(hint)
+    if _is_open(present) or getattr(present, "_is_protocol", False):
+        return None
+    if present in (str, bytes):
+        return _BY_TYPE[present]
+    return document_serde_for(present) or (plain_serde_for(present) and _JSON)
+
+
+def _is_open(hint: Any) -> bool:
+    return hint in (None, Any, object) or isinstance(hint, TypeVar | str)
+
+
 def _is_plain(hint: Any) -> bool:
-    if hint is None or hint is Any or hint is object or isinstance(hint, TypeVar | str):
+    if _is_open(hint):
         return True
     if isinstance(hint, typing.NewType):
         return _is_plain(hint.__supertype__)
@@ -243,7 +317,7 @@ def _is_plain(hint: Any) -> bool:
         return True
     if origin is typing.Annotated:
         return _is_plain(arguments[0])
-    if origin in (typing.Union, types.UnionType) or origin in PLAIN_TYPES:
+    if origin in _UNIONS or origin in PLAIN_TYPES:
         return all(_is_plain(argument) for argument in arguments if argument is not Ellipsis)
     return _is_plain_class(hint if origin is None else origin)
 
@@ -293,6 +367,15 @@ def type_arguments(hint: Any, kind: type) -> tuple[Any, ...] | None:
     return typing.get_args(hint) if typing.get_origin(hint) is kind else None
 
 
+def without_none(hint: Any) -> Any:
+    """Return a type without the None that it may also be."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) not in _UNIONS or types.NoneType not in arguments:
+        return hint
+    present = (argument for argument in arguments if argument is not types.NoneType)
+    return functools.reduce(operator.or_, present)
+
+
 def item_hint(hint: Any) -> Any:
     """Return the type of what an iterable of this type yields.
 
@@ -305,14 +388,12 @@ def item_hint(hint: Any) -> Any:
         return str
     if hint is bytes:
         return int
+    hint = without_none(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        present = [argument for argument in arguments if argument is not type(None)]
-        return item_hint(present[0]) if len(present) == 1 else Any
     if not arguments or not isinstance(origin, type) or not issubclass(origin, abc.Iterable):
         return Any
     if origin is tuple and Ellipsis not in arguments:
-        return functools.reduce(lambda left, right: left | right, arguments)
+        return functools.reduce(operator.or_, arguments)
     return arguments[0]
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.errors import DeserializationError
 from headrace.keys import EXACT_KEY, KEYS, key_from_properties, keys_from_columns
 from headrace.serdes.base import Serde
-from headrace.serdes.inference import result_hint, type_arguments
+from headrace.serdes.inference import document_serde_for, result_hint, type_arguments
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -256,8 +256,8 @@ def as_deserializer(
     Parameters
     ----------
     source
-        A deserializer; a serde; or a callable that takes the body and returns the value, or
-        :class:`Keyed`.
+        A deserializer; a serde, or a type such as a dataclass, which is read as JSON; or a callable
+        that takes the body and returns the value, or :class:`Keyed`.
     names
         Local names that the callable's annotations may use.
 
@@ -268,8 +268,9 @@ def as_deserializer(
     """
     if isinstance(source, Deserializer):
         return source
-    if isinstance(source, Serde):
-        return _SerdeDeserializer(source)
+    serde = source if isinstance(source, Serde) else document_serde_for(source)
+    if serde is not None:
+        return _SerdeDeserializer(serde)
     if callable(source):
         return _FunctionDeserializer(source, result_hint(source, names))
     message = f"a deserializer is a serde or a callable of the body, not {source!r:.100}"
@@ -282,8 +283,9 @@ def as_serializer(target: object) -> Serializer[Any, Any]:
     Parameters
     ----------
     target
-        A serializer; a serde; or a callable that returns the body.  A callable with two required
-        parameters takes key and value, any other takes the value.
+        A serializer; a serde, or a type such as a dataclass, which is written as JSON; or a
+        callable that returns the body.  A callable with two required parameters takes key and
+        value, any other takes the value.
 
     Raises
     ------
@@ -292,8 +294,9 @@ def as_serializer(target: object) -> Serializer[Any, Any]:
     """
     if isinstance(target, Serializer):
         return target
-    if isinstance(target, Serde):
-        return _SerdeSerializer(target)
+    serde = target if isinstance(target, Serde) else document_serde_for(target)
+    if serde is not None:
+        return _SerdeSerializer(serde)
     if callable(target):
         return _FunctionSerializer(target, takes_key=required_parameters(target) == 2)
     message = f"a serializer is a serde or a callable of the value, not {target!r:.100}"
@@ -311,10 +314,14 @@ def required_parameters(function: Callable[..., Any]) -> int:
 
 
 @overload
-def with_key(values: Serde[V] | Callable[[bytes], V]) -> Deserializer[str, V]: ...
+def with_key(values: Serde[V] | type[V] | Callable[[bytes], V]) -> Deserializer[str, V]: ...
 @overload
-def with_key(values: Serde[V] | Callable[[bytes], V], *, of: type[K]) -> Deserializer[K, V]: ...
-def with_key(values: Serde[Any] | Callable[[bytes], Any], *, of: type[Any] = str) -> Any:
+def with_key(
+    values: Serde[V] | type[V] | Callable[[bytes], V], *, of: type[K]
+) -> Deserializer[K, V]: ...
+def with_key(
+    values: Serde[Any] | type[Any] | Callable[[bytes], Any], *, of: type[Any] = str
+) -> Any:
     """Make a deserializer that also gives the message's key.
 
     Reads back what a sink wrote: any key that Headrace sends, or the text in ``KEYS`` of any other
@@ -323,7 +330,7 @@ def with_key(values: Serde[Any] | Callable[[bytes], Any], *, of: type[Any] = str
     Parameters
     ----------
     values
-        Reads the body.
+        Reads the body: a serde, a type such as a dataclass, or a callable.
     of
         Type of the keys.  A message whose key is of another type, or that has none, is one that
         cannot be read: the source's ``on_error`` decides.  ``object`` takes every message.

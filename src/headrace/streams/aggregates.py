@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace import serdes
 from headrace.errors import HeadraceError, TopologyError
-from headrace.serdes.inference import hint_name, result_hint, serde_for
+from headrace.serdes.inference import hint_name, plain_serde_for, result_hint
 from headrace.streams.flow import check_function
 from headrace.topology import (
     Accumulator,
@@ -118,7 +118,7 @@ def gather_count_distinct(
 ) -> Gathering:
     """Describe a count of different values."""
     values = _selected(step, "count_distinct", selector)
-    if serde_for(values.hint) is None:
+    if plain_serde_for(values.hint) is None:
         kind = hint_name(values.hint)
         raise TopologyError(
             f"count_distinct at {step.caller.origin} cannot tell values of type {kind} apart:"
@@ -392,4 +392,4 @@ def _written(values: Known, chosen: Serde[Any]) -> Serde[Any]:
     """
     if chosen is not serdes.nothing:
         return chosen
-    return values.serde or (None if values.hint is Any else serde_for(values.hint)) or chosen
+    return values.serde or (None if values.hint is Any else values.simple_serde()) or chosen

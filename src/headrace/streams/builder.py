@@ -10,6 +10,7 @@ from headrace.columns import Expression
 from headrace.columns.sql import Query, parse
 from headrace.errors import TopologyError
 from headrace.serdes import Deserializer, Serde, TableDeserializer, as_deserializer, with_key
+from headrace.serdes.inference import document_serde_for
 from headrace.streams.flow import Flow, Known
 from headrace.streams.joins.tables import kept
 from headrace.streams.sources import SourceOptions, Topics, make_source, place_of
@@ -129,7 +130,7 @@ class StreamBuilder:
     def source(
         self,
         topic: Topics,
-        deserializer: Serde[V],
+        deserializer: Serde[V] | type[V],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
@@ -184,9 +185,10 @@ class StreamBuilder:
         topic
             Name of the topic, or a list of names; or a compiled pattern that whole names match.
         deserializer
-            A serde; a callable that takes a message's body and gives the value, or
-            :class:`~headrace.serdes.Keyed` to give a key too; or a deserializer such as
-            ``serdes.with_key(serdes.json)``, which also gives the message's own key.
+            A serde; a dataclass, named tuple, TypedDict, msgspec Struct or pydantic model, or a
+            container of such, which is read as JSON; a callable that takes a message's body and
+            gives the value, or :class:`~headrace.serdes.Keyed` to give a key too; or a deserializer
+            such as ``serdes.with_key(serdes.json)``, which also gives the message's own key.
         name
             Name of the operator, ``source-TOPIC`` unless given.
         on_error
@@ -244,7 +246,12 @@ class StreamBuilder:
 
     @overload
     def table(
-        self, topic: str, deserializer: Serde[V], *, name: str | None = None, **options: Any
+        self,
+        topic: str,
+        deserializer: Serde[V] | type[V],
+        *,
+        name: str | None = None,
+        **options: Any,
     ) -> Table[str, V]: ...
     @overload
     def table(
@@ -269,7 +276,7 @@ class StreamBuilder:
         topic
             Name of the topic.
         deserializer
-            A serde of the values, where keys are text; or a deserializer that gives keys, such as
+            A serde or type of the values, where keys are text; or a deserializer that gives keys, such as
             ``serdes.with_key(serdes.json, of=int)``.
         name
             Name of the table and of its state store, ``table-TOPIC`` unless given.
@@ -292,7 +299,12 @@ class StreamBuilder:
 
     @overload
     def global_table(
-        self, topic: str, deserializer: Serde[V], *, name: str | None = None, **options: Any
+        self,
+        topic: str,
+        deserializer: Serde[V] | type[V],
+        *,
+        name: str | None = None,
+        **options: Any,
     ) -> GlobalTable[str, V]: ...
     @overload
     def global_table(
@@ -427,7 +439,7 @@ class StreamBuilder:
     def _changes(
         self, topic: str, deserializer: Any, name: str | None, options: dict[str, Any]
     ) -> Flow:
-        if isinstance(deserializer, Serde):
+        if isinstance(deserializer, Serde) or document_serde_for(deserializer):
             deserializer = with_key(deserializer)
         reader = deserializer
         if not isinstance(reader, Deserializer) and callable(reader):

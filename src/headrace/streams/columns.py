@@ -192,7 +192,7 @@ class ColumnGroups:
             results=results,
             key_serde=serdes.key,
             state_serde=cells_serde(types),
-            value_serde=self._flow.value.serde_or_plain(),
+            value_serde=self._flow.value.simple_serde() or serdes.plain,
             of_updates=updates,
         )
         known = replace(step.known(dict), columns=results)

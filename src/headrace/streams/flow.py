@@ -9,10 +9,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from headrace.errors import TopologyError
-from headrace.serdes import Serde, plain, serde_for
-from headrace.serdes.inference import hint_name
+from headrace.serdes import NullableSerde, Serde, plain
+from headrace.serdes.inference import (
+    hint_name,
+    plain_serde_for,
+    serde_for,
+    topic_serde_for,
+    without_none,
+)
 from headrace.serdes.messages import required_parameters
-from headrace.topology import Origin, RecordFunction
+from headrace.topology import Origin, RecordFunction, WindowedSerde
 from headrace.topology.callers import Caller, caller
 
 if TYPE_CHECKING:
@@ -122,6 +128,14 @@ class Known:
         """Return the serde for them, plain data where none is known."""
         return self.serde or serde_for(self.hint) or plain
 
+    def simple_serde(self) -> Serde[Any] | None:
+        """Return the serde that was declared, or that of plain data; None for other types.
+
+        Caller: what keeps no values, yet names their serde in the shape of its state, which must
+        not change where a type gets a serde.
+        """
+        return self.serde or plain_serde_for(self.hint)
+
     def needed_serde(self, needer: str, why: str) -> Serde[Any]:
         """Return the serde for them.
 
@@ -136,8 +150,31 @@ class Known:
             raise TopologyError(
                 f"operator '{self.operator}' (made at {self.origin}) gives values of type {kind},"
                 f" and '{needer}' {why}, but no serde is known for {kind}",
-                hint=f"name one where the values are made: serde=serdes.json_of({kind}), or a"
-                " serde of your own",
+                hint=f"make {kind} a dataclass of types that have one, or name a serde where the"
+                " values are made: serde=",
+            )
+        return serde
+
+    def topic_serde(self, sink: str, origin: Origin) -> Serde[Any]:
+        """Return the serde in which a sink that names none writes them.
+
+        Raises
+        ------
+        TopologyError
+            Nobody has said of what type they are, or their type has no serde.
+        """
+        serde = self.serde.inner if isinstance(self.serde, NullableSerde) else self.serde
+        if isinstance(serde, WindowedSerde) or serde is serde_for(without_none(self.hint)):
+            # What was chosen for ways inside of the job is not for others.
+            serde = None
+        serde = serde or topic_serde_for(self.hint)
+        if serde is None:
+            raise TopologyError(
+                f"{sink} at {origin} names no serde, and operator '{self.operator}' (made at"
+                f" {self.origin}) gives values of type {hint_name(self.hint)}",
+                hint="annotate the function that makes them with a dataclass or another type that"
+                " has a serde, as in 'def price(order: Order) -> Priced', or name a serde:"
+                " sink(topic, serdes.json)",
             )
         return serde
 
@@ -149,7 +186,7 @@ class Known:
         TopologyError
             Their type is known and has no canonical encoding.
         """
-        if serde_for(self.hint) is None:
+        if plain_serde_for(self.hint) is None:
             kind = hint_name(self.hint)
             raise TopologyError(
                 f"operator '{self.operator}' (made at {self.origin}) gives keys of type {kind},"

@@ -101,7 +101,8 @@ def written(
     Raises
     ------
     TopologyError
-        There is no such serializer, keys cannot travel, or it is not said what may be chosen.
+        There is no such serializer, and none that follows from the type of the values; keys cannot
+        travel; or it is not said what may be chosen.
     """
     made_by = caller()
     origin, topics = made_by.origin, tuple(topics)
@@ -112,6 +113,8 @@ def written(
             f"{what} at {origin}: topics= names what a function may choose, and only that",
             hint='for example sink(lambda order: order.kind, serdes.json, topics=["a", "b"])',
         )
+    if serializer is None:
+        serializer = flow.value.topic_serde(what, origin)
     try:
         writer = as_serializer(serializer)
     except TypeError as error:

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from headrace.errors import TopologyError
 from headrace.serdes import Deserializer, Serde, as_deserializer
+from headrace.serdes.inference import document_serde_for
 from headrace.streams.flow import check_function
 from headrace.topology import Source, Start
 from headrace.topology.callers import Caller, caller
@@ -55,11 +56,9 @@ def make_source(
     TopologyError
         Something of it cannot work.
     """
-    if isinstance(deserializer, Deserializer | Serde):
-        reader = as_deserializer(deserializer)
-    else:
+    if not isinstance(deserializer, Deserializer | Serde) and not document_serde_for(deserializer):
         check_function("source", deserializer, ("body",), made_by.origin)
-        reader = as_deserializer(deserializer, made_by.names)
+    reader = as_deserializer(deserializer, made_by.names)
     what = f"source '{fields['name']}' at {made_by.origin}"
     timestamp = options.get("timestamp", "message")
     if timestamp not in ("message", "wall"):

@@ -82,9 +82,9 @@ class Stream(Generic[K, V]):
     name
         Name of the operator, and of its state store and topics where it has some.
     serde
-        Writes the values that the operator makes, where they travel between Spark's stages or lie
-        in a state store; else the serde that follows from the function's annotations does, else
-        they are plain data.
+        Writes the values that the operator makes, where they travel between Spark's stages, lie
+        in a state store, or go to a topic; else the serde that follows from the function's
+        annotations does, else they are plain data.
     on_error
         What becomes of a record on which the function raises, or that cannot be written:
         ``"fail"`` stops the job, ``"skip"`` counts it, ``"topic:NAME"`` sends the message that it
@@ -1021,7 +1021,7 @@ class Stream(Generic[K, V]):
     def sink(
         self,
         topic: str | Callable[[V], str] | Callable[[K, V], str],
-        serializer: Serde[V] | Serializer[K, V] | Callable[[V], bytes],
+        serializer: Serde[V] | type[V] | Serializer[K, V] | Callable[[V], bytes] | None = None,
         **options: Unpack[SinkOptions],
     ) -> End: ...
     @overload
@@ -1034,7 +1034,7 @@ class Stream(Generic[K, V]):
     def sink(
         self,
         topic: str | Callable[..., str],
-        serializer: Serde[V] | Serializer[K, V] | Callable[..., bytes],
+        serializer: Serde[V] | type[V] | Serializer[K, V] | Callable[..., bytes] | None = None,
         *,
         topics: Iterable[str] = (),
         key: Callable[..., object] | None = None,
@@ -1053,8 +1053,10 @@ class Stream(Generic[K, V]):
         topic
             Name of the topic; or a function that chooses it for each record, out of ``topics``.
         serializer
-            A serde; or a callable that gives the body for a value, or for key and value when it
-            has two required parameters.
+            A serde, or a type such as a dataclass, which is written as JSON; or a callable that
+            gives the body for a value, or for key and value when it has two required parameters.
+            Unless given, what was said of the values: the serde that the source or ``serde=``
+            names, else by their type text and bytes as they are, all else as JSON.
         topics
             What the function may choose: all of them must exist when the job starts, and a record
             for any other stops it.
@@ -1068,8 +1070,8 @@ class Stream(Generic[K, V]):
         Raises
         ------
         TopologyError
-            The serializer is neither a serde nor callable; keys are of a known type that is not
-            plain data; a function is given for the topic without ``topics``, or the other way
+            The serializer is neither a serde nor callable, or there is none and nobody has said
+            what the values are; keys are of a known type that is not plain data; a function is given for the topic without ``topics``, or the other way
             round.
 
         Examples
@@ -1078,6 +1080,8 @@ class Stream(Generic[K, V]):
         >>> lines = StreamBuilder("job").source("lines", serdes.string)
         >>> lines.sink("copies", lambda line: line.encode())
         <end of 'sink-copies'>
+        >>> lines.sink("lines-again")
+        <end of 'sink-lines-again'>
         >>> lines.sink(lambda line: f"log-{line[:4]}", serdes.string, topics=["log-WARN", "log-INFO"])
         <end of 'sink-log-WARN'>
         """

@@ -70,7 +70,7 @@ class Table(Generic[K, V]):
     def sink(
         self,
         topic: str | Callable[[V], str] | Callable[[K, V], str],
-        serializer: Serde[V] | Serializer[K, V] | Callable[[V], bytes],
+        serializer: Serde[V] | type[V] | Serializer[K, V] | Callable[[V], bytes] | None = None,
         **options: Unpack[SinkOptions],
     ) -> End: ...
     @overload
@@ -83,7 +83,7 @@ class Table(Generic[K, V]):
     def sink(
         self,
         topic: str | Callable[..., str],
-        serializer: Serde[V] | Serializer[K, V] | Callable[..., bytes],
+        serializer: Serde[V] | type[V] | Serializer[K, V] | Callable[..., bytes] | None = None,
         *,
         topics: Iterable[str] = (),
         key: Callable[..., object] | None = None,

@@ -416,7 +416,7 @@ class WindowedTable(Generic[K, V, R]):
     def sink(
         self,
         topic: str | Callable[[R], str] | Callable[[K, R], str],
-        serializer: Serde[R] | Serializer[K, R] | Callable[[R], bytes],
+        serializer: Serde[R] | type[R] | Serializer[K, R] | Callable[[R], bytes] | None = None,
         **options: Unpack[SinkOptions],
     ) -> End: ...
     @overload
@@ -429,7 +429,7 @@ class WindowedTable(Generic[K, V, R]):
     def sink(
         self,
         topic: str | Callable[..., str],
-        serializer: Serde[R] | Serializer[K, R] | Callable[..., bytes],
+        serializer: Serde[R] | type[R] | Serializer[K, R] | Callable[..., bytes] | None = None,
         *,
         topics: Iterable[str] = (),
         key: Callable[..., object] | None = None,
@@ -595,7 +595,7 @@ class WindowedColumns:
     def sink(
         self,
         topic: str | Callable[..., str],
-        serializer: Serde[Row] | Serializer[Any, Row] | Callable[..., bytes],
+        serializer: Serde[Row] | Serializer[Any, Row] | Callable[..., bytes] | None = None,
         *,
         name: str | None = None,
         **options: Any,

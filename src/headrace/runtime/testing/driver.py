@@ -13,7 +13,7 @@ from headrace.runtime.state.layouts import PlainLayout
 from headrace.runtime.state.views import StateLook, reader
 from headrace.runtime.testing.job import MemoryJob
 from headrace.runtime.testing.topics import Sent, TestInput, TestOutput, Written, milliseconds
-from headrace.serdes import Deserializer, Serde, as_deserializer
+from headrace.serdes import Deserializer, Serde, as_deserializer, json_of
 from headrace.topology.shapes import state_shape
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ class TopologyTestDriver:
         """Records that have reached each operator, by its name."""
         return self._job.records
 
-    def input(self, topic: str, serde: Serde[V], *, queue: int = 0) -> TestInput[V]:
-        """Return the way into a queue of a source topic.
+    def input(self, topic: str, serde: Serde[V] | type[V], *, queue: int = 0) -> TestInput[V]:
+        """Return the way into a queue of a source topic; a type is written as JSON.
 
         Raises
         ------
@@ -158,9 +158,12 @@ class TopologyTestDriver:
                 f"topic '{topic}' has no queue {queue}: it has {counts[topic]}",
                 hint=f"make the driver with queues={{{topic!r}: {queue + 1}}}",
             )
-        return TestInput(topic, serde, queue, self._take, lambda: self.now)
+        values = serde if isinstance(serde, Serde) else json_of(serde)
+        return TestInput(topic, values, queue, self._take, lambda: self.now)
 
-    def output(self, topic: str, deserializer: Deserializer[Any, V] | Serde[V]) -> TestOutput[V]:
+    def output(
+        self, topic: str, deserializer: Deserializer[Any, V] | Serde[V] | type[V]
+    ) -> TestOutput[V]:
         """Return what was written to a topic, dead-letter topics included.
 
         Raises
