@@ -61,7 +61,7 @@ def write(folder: Path, frame: DataFrame, token: BatchToken) -> None:
 def build(folder: Path) -> Topology:
     """Make the pipeline; everything that it writes is below a folder."""
     builder = StreamBuilder("example-batches")
-    orders = builder.source("orders", serdes.json(Order))
+    orders = builder.source("orders", Order)
     orders.sink_dataframe(partial(write, folder / "orders"), name="files")
     counts = orders.key_by(lambda order: order["item"]).count().to_stream()
     counts.for_each_batch(partial(store, folder / "counts.db"), name="database")

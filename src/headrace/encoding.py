@@ -178,8 +178,8 @@ def _not_plain(value: object) -> SerializationError:
     advice = f"convert it, e.g. with {bases[0]}(value), or " if bases else ""
     return SerializationError(
         f"{kind.__module__}.{kind.__qualname__} is not plain data: {value!r:.100}",
-        hint=f"{advice}name a serde for it (serde=serdes.json_of({kind.__name__}), for example);"
-        " keys must be plain data",
+        hint=f"{advice}annotate the function that makes it (-> {kind.__name__}), or name a serde"
+        f" (serde=serdes.json_of({kind.__name__}), for example); keys must be plain data",
     )
 
 

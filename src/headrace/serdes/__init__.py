@@ -5,9 +5,10 @@ A serde works both ways, as the deserializer of a source and as the serializer o
     builder.source("lines", serdes.string)
     stream.sink("counts", serdes.json)
 
-A source also takes a callable of the body, which may return :class:`Keyed` to give a key, and
-:func:`with_key`, which reads the message's own key.  A sink also takes a callable of the value, or
-of key and value.  Between stages and in state stores values travel by the serde that was declared
+A source also takes a type such as a dataclass, which is read as JSON; a callable of the body, which
+may return :class:`Keyed` to give a key; and :func:`with_key`, which reads the message's own key.  A
+sink also takes a callable of the value, or of key and value, and needs none of them where the type
+of the values is known.  Between stages and in state stores values travel by the serde that was declared
 (``serde=``), else by the one that follows from their type, else as plain data.
 """
 

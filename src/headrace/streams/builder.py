@@ -370,13 +370,13 @@ class StreamBuilder:
         Examples
         --------
         >>> from dataclasses import dataclass
-        >>> from headrace import StreamBuilder, serdes
+        >>> from headrace import StreamBuilder
         >>> @dataclass
         ... class Order:
         ...     city: str
         ...     price: int
         >>> builder = StreamBuilder("job")
-        >>> orders = builder.source("orders", serdes.json(Order))
+        >>> orders = builder.source("orders", Order)
         >>> builder.sql(
         ...     "select city, sum(price) as total from orders where price > 3 group by city",
         ...     orders=orders,
