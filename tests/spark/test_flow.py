@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -58,6 +59,16 @@ async def doubled(number: int) -> int:
     return number * 2
 
 
+@dataclass
+class Measured:
+    kind: str
+    number: int | None
+
+
+def measured(number: int) -> Measured:
+    return Measured(f"k{number % 3}", number)
+
+
 def topology() -> Topology:
     builder = StreamBuilder("flow")
     numbers = builder.source("numbers", serdes.int, allowed_lateness=timedelta(0))
@@ -77,6 +88,8 @@ def topology() -> Topology:
         key=lambda key, text: (key, len(text)),
         partition=lambda _: 1,
     )
+    measurements = merged.map_values(measured).key_by(lambda one: one.kind)
+    measurements.reduce(lambda left, right: right if right.number else left).sink("measured")
     return builder.build()
 
 
@@ -90,4 +103,5 @@ def test_flow_and_processors_give_the_same_on_spark() -> None:
                     at += 1 if number % 4 else 3
                     numbers.send(batch * 15 + number, time=START + at * SECOND)
         assert not driver.output("sessions", serdes.string).is_empty()
+        assert driver.output("measured", Measured).read().value.kind == "k0"
         assert_same_on_spark(driver, settings={"master": "local[2,4]"})
