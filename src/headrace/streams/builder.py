@@ -276,8 +276,8 @@ class StreamBuilder:
         topic
             Name of the topic.
         deserializer
-            A serde or type of the values, where keys are text; or a deserializer that gives keys, such as
-            ``serdes.with_key(serdes.json, of=int)``.
+            A serde or a type of the values, where keys are text; or a deserializer that gives keys,
+            such as ``serdes.with_key(serdes.json, of=int)``.
         name
             Name of the table and of its state store, ``table-TOPIC`` unless given.
         options

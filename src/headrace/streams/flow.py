@@ -172,9 +172,8 @@ class Known:
             raise TopologyError(
                 f"{sink} at {origin} names no serde, and operator '{self.operator}' (made at"
                 f" {self.origin}) gives values of type {hint_name(self.hint)}",
-                hint="annotate the function that makes them with a dataclass or another type that"
-                " has a serde, as in 'def price(order: Order) -> Priced', or name a serde:"
-                " sink(topic, serdes.json)",
+                hint="say of which type they are where they are made, as in source(topic, Order)"
+                " or 'def price(order: Order) -> Priced', or name a serde: sink(topic, serdes.json)",
             )
         return serde
 

@@ -1071,8 +1071,8 @@ class Stream(Generic[K, V]):
         ------
         TopologyError
             The serializer is neither a serde nor callable, or there is none and nobody has said
-            what the values are; keys are of a known type that is not plain data; a function is given for the topic without ``topics``, or the other way
-            round.
+            what the values are; keys are of a known type that is not plain data; a function is
+            given for the topic without ``topics``, or the other way round.
 
         Examples
         --------
