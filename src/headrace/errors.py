@@ -10,6 +10,7 @@ Our exception hierarchy::
     │   ├── ConnectorConfigError
     │   ├── JavaNotFoundError
     │   └── WorkerMismatchError
+    ├── CannotStartError
     ├── ConnectionFailedError (ConnectionError)
     │   ├── TlsError
     │   └── HostGoneError
@@ -78,7 +79,7 @@ later.  Retries read ``retriable``, never the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Self
 
 
@@ -95,6 +96,8 @@ class HeadraceError(Exception):
 
     code: ClassVar[str] = "headrace"
     retriable: ClassVar[bool] = False
+    #: Where it tells of several problems, each of them.
+    parts: tuple[HeadraceError, ...] = ()
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint)
@@ -175,6 +178,43 @@ class WorkerMismatchError(ConfigurationError):
     """A machine of Spark's cluster lacks what the job needs, or has another version of it."""
 
     code = "worker_mismatch"
+
+
+class CannotStartError(HeadraceError):
+    """Several things of different kinds keep a job from starting; ``parts`` holds each."""
+
+    code = "cannot_start"
+
+
+def refuse(what: str, problems: Sequence[HeadraceError]) -> None:
+    """Raise all problems as one error that lists them.
+
+    A problem that stands alone is raised as it is.  Several of one class are an error of this
+    class, others a :class:`CannotStartError`.
+
+    Raises
+    ------
+    HeadraceError
+        There is a problem.
+
+    Examples
+    --------
+    >>> refuse("job 'j' cannot start", [StateError("a is gone"), StateError("b is gone")])
+    Traceback (most recent call last):
+    headrace.errors.StateError: job 'j' cannot start, for 2 reasons:
+      a is gone
+      b is gone
+    """
+    if not problems:
+        return
+    if len(problems) == 1:
+        raise problems[0]
+    kinds = {type(problem) for problem in problems}
+    kind = kinds.pop() if len(kinds) == 1 else CannotStartError
+    texts = [str(problem).replace("\n", "\n  ") for problem in problems]
+    error = kind("\n  ".join([f"{what}, for {len(problems)} reasons:", *texts]))
+    error.parts = tuple(problems)
+    raise error
 
 
 class ConnectionFailedError(HeadraceError, ConnectionError):

@@ -7,12 +7,17 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from headrace.cli.loading import load_program
 from headrace.client import Admin, Client, Message, Producer, PullConsumer
 from headrace.embedded import embedded_broker
+from headrace.settings import JobSettings
+from headrace.spark import StreamJob
+from headrace.topology import Topology
 from tests.cli.programs import BUILT, WORD_COUNT, write
 
 pytestmark = pytest.mark.spark
@@ -20,7 +25,9 @@ pytestmark = pytest.mark.spark
 LINES = ["to be or not to be", "that is the question", "to be"]
 
 
-def headrace(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def headrace(
+    *arguments: str, folder: Path, own: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE")}
     return subprocess.run(
         [sys.executable, "-m", "headrace", *arguments, "--data-dir", str(folder)],
@@ -29,7 +36,7 @@ def headrace(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
         timeout=110,
         check=False,
         cwd=folder,
-        env=environ,
+        env=environ | dict(own or {}),
     )
 
 
@@ -95,10 +102,46 @@ def words(line):
         assert job.record.batch == 0
 
 
-def test_missing_topic_ends_with_one_message(tmp_path: Path) -> None:
+def test_all_that_keeps_a_job_from_starting_is_told_before_java_starts(tmp_path: Path) -> None:
     program = write(tmp_path, WORD_COUNT + BUILT)
-    done = headrace("run", str(program), folder=tmp_path)
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\ntouch {tmp_path}/java-began\nexit 1\n")
+    java.chmod(0o700)
+    own = {"JAVA_HOME": str(java.parent.parent), "PATH": str(java.parent)}
+    done = headrace("run", str(program), "--partitions", "2", folder=tmp_path, own=own)
     assert done.returncode == 1
+    assert "job 'word-count' cannot start, for 2 reasons:" in done.stderr
     assert "reads topic 'lines', which does not exist" in done.stderr
-    assert f"headrace topic create TOPIC --data-dir {tmp_path}" in done.stderr
+    assert f"source 'source-lines' (made at {program}:6)" in done.stderr
+    for topic in ("lines", "counts"):
+        command = f"headrace topic create {topic} --data-dir {tmp_path} --queues 2"
+        assert f"make it: {command}" in done.stderr
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "java-began").exists()
+
+
+@pytest.mark.timeout(240)
+def test_missing_topics_are_made_where_that_is_asked_for(tmp_path: Path) -> None:
+    table = 'builder.table("people", serdes.string).to_stream().sink("names", serdes.string)\n'
+    program = write(tmp_path, WORD_COUNT + table + BUILT)
+    with embedded_broker(tmp_path) as address, Client(address) as client:
+        admin = Admin(client)
+        admin.create_topic("lines", queues=1)
+        Producer(client).send(Message(topic="lines", body=b"to be or not to be"))
+        done = headrace(
+            *("run", str(program), "--until-caught-up", "--create-topics", "--queues", "3"),
+            folder=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        made = {topic: f"Topic {topic} was missing and is made" for topic in ("people", "counts")}
+        assert all(text in done.stderr for text in made.values())
+        assert "Topic lines" not in done.stderr
+        assert counts_of(client) == {"to": 2, "be": 2, "or": 1, "not": 1}
+        (people,) = admin.topic_config("people").values()
+        assert people.attributes == {"cleanup.policy": "COMPACTION"}
+        assert [len(client.queues(topic)) for topic in ("lines", "people", "counts")] == [1, 3, 3]
+        topology = load_program(program).topology
+        assert isinstance(topology, Topology)
+        with StreamJob(topology, JobSettings(namesrv=address)) as job:
+            assert job.create_topics() == []

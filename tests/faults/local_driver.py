@@ -22,8 +22,10 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from headrace.errors import refuse
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import CommitAnswer, CommitRecord
+from headrace.runtime.checks import read_cluster, start_problems
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.control import Summary
 from headrace.runtime.job_plan import JobConnection
@@ -95,6 +97,10 @@ class LocalDriver:
         if journal:
             # The protocol for RocketMQ needs nothing that an embedded broker has not.
             self._job = JobConnection(replace(self._job.plan, embedded=False))
+        seen = read_cluster(self._job)
+        refuse(
+            f"job '{job.name}' cannot start", start_problems(self._job.plan, migrate or {}, seen)
+        )
         queues = prepare_topics(self._job)
         self._name = name
         failpoint("job.before_open")

@@ -17,9 +17,9 @@ from headrace.broker import BrokerSettings, EmbeddedBroker
 from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.errors import ConfigurationError, ConnectionFailedError, TopicNotFoundError
 from headrace.protocol.routes import TopicRoute
+from headrace.runtime.checks import read_cluster
 from headrace.runtime.jobs.journal import abort, standings
 from headrace.spark import worker
-from headrace.spark.cluster import prepare_topics
 from headrace.streams import StreamBuilder
 from tests.faults.harness import await_true
 from tests.faults.local_driver import LocalDriver
@@ -172,4 +172,4 @@ def test_start_at_a_name_server_without_brokers_does_not_ask_for_topics_to_be_ma
     )
     job: Any = SimpleNamespace(client=Empty(), plan=plan)
     with pytest.raises(ConnectionFailedError, match="finds no broker at the name server ns:1"):
-        prepare_topics(job)
+        read_cluster(job)

@@ -195,6 +195,7 @@ def test_every_operator_takes_a_name_in_its_chain(
     build: Callable[[Any], Any], request: pytest.FixtureRequest
 ) -> None:
     builder, words = keyed_words()
+    words.sink("copies", serdes.string)
     node = build(words)
     assert builder.build().operator(node.name).parents == ("key_by-words",)
 

@@ -104,6 +104,38 @@ def test_a_source_that_nothing_follows_is_refused() -> None:
     )
 
 
+def test_a_topology_that_does_nothing_is_refused() -> None:
+    assert refused(source(), mapping("a", "source-lines", line=5)) == (
+        "topology 'job' has no sink: it ends with map_values 'a' (made at app.py:5), and nothing is"
+        " written, kept or called\n"
+        "  → end it with a sink, e.g. .sink(topic, serializer)"
+    )
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    again = replace(source(name="again", line=2), start="latest")
+    told = refused(
+        source(line=1, on_error="ignore"),
+        again,
+        mapping("same", "source-lines", line=5),
+        mapping("same", "again", line=7),
+        sink("lines", "same"),
+        sink("job-commitTopic", "same", line=11),
+    )
+    first, *lines = told.splitlines()
+    assert first == "topology 'job' cannot work, for 5 reasons:"
+    parts = [line for line in lines if not line.startswith("    →")]
+    wanted = [
+        "source 'source-lines' (made at app.py:1) has on_error='ignore'",
+        "two operators have the name 'same': map_values 'same' (made at app.py:5) and map_values",
+        "sink 'sink-job-commitTopic' (made at app.py:11) uses topic 'job-commitTopic', which",
+        "sink 'sink-lines' (made at app.py:9) writes topic 'lines', which source 'source-lines'",
+        "source 'source-lines' (made at app.py:1) and source 'again' (made at app.py:2) read topic",
+    ]
+    for part, begin in zip(parts, wanted, strict=True):
+        assert part.startswith(f"  {begin}")
+
+
 def test_an_operator_needs_a_parent_that_stands_before_it() -> None:
     assert "is fed by 'b', which does not stand before it" in refused(source(), mapping("a", "b"))
     assert "needs an operator that feeds it" in refused(source(), mapping("a"))

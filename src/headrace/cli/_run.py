@@ -29,7 +29,6 @@ from headrace.errors import (
     ConfigurationError,
     RequestTimeoutError,
     SettingsError,
-    TopicNotFoundError,
 )
 from headrace.settings import JobSettings
 
@@ -81,6 +80,16 @@ def run(
         bool,
         typer.Option("--standby", help="Keep a second driver warm, which takes over in seconds."),
     ] = False,
+    create_topics: Annotated[
+        bool,
+        typer.Option("--create-topics", help="Make the topics that are missing, then start."),
+    ] = False,
+    queues: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Queues of topics that are made; 0: as many as the job has partitions."
+        ),
+    ] = 0,
     channel: Annotated[int | None, typer.Option(hidden=True)] = None,
     again: Annotated[bool, typer.Option("--again", hidden=True)] = False,
     began: Annotated[float | None, typer.Option(hidden=True)] = None,
@@ -158,7 +167,8 @@ def run(
     program = load_program(file)
     if until_caught_up:
         _check_has_end(program)
-    with _stopped_by_signals(), _job(program, settings, supervisor) as job:
+    new_topics = queues if create_topics else None
+    with _stopped_by_signals(), _job(program, settings, supervisor, new_topics) as job:
         if supervisor is not None and standby:
             again |= stand_by(job, supervisor)
         if again:
@@ -193,13 +203,9 @@ def _check_has_end(program: Program) -> None:
 
 @contextlib.contextmanager
 def _job(
-    program: Program, settings: JobSettings, supervisor: Channel | None
+    program: Program, settings: JobSettings, supervisor: Channel | None, new_topics: int | None
 ) -> Iterator[StreamJob | TransactionJob]:
     from headrace.cli._cluster import cluster_address
-    from headrace.java import use_java
-
-    # Java is looked for first: it costs nothing and is what a new machine lacks.
-    use_java()
     from headrace.spark import StreamJob, TransactionJob
     from headrace.topology import Topology
 
@@ -208,29 +214,19 @@ def _job(
     with cluster_address(settings) as address:
         if settings.namesrv is None:
             say(f"Embedded broker at {address}, data in {settings.data_dir}")
-        say(f"Starting {program.topology.name} on Spark ...")
-        connected = dataclasses.replace(settings, namesrv=address)
         topology = program.topology
         with (
-            _hints_for(settings),
-            StreamJob(topology, connected)
+            StreamJob(topology, settings)
             if isinstance(topology, Topology)
-            else TransactionJob(topology, connected) as job,
+            else TransactionJob(topology, settings) as job
         ):
+            if new_topics is not None:
+                for topic in job.create_topics(new_topics or None):
+                    say(f"Topic {topic} was missing and is made.")
+            say(f"Starting {topology.name} on Spark ...")
             if supervisor is not None:
                 supervisor.watch(job.stalled)
             yield job
-
-
-@contextlib.contextmanager
-def _hints_for(settings: JobSettings) -> Iterator[None]:
-    """Name the data folder where a hint would name the address of a broker that ends with us."""
-    try:
-        yield
-    except TopicNotFoundError as error:
-        if settings.namesrv is None:
-            error.hint = f"make it: headrace topic create TOPIC --data-dir {settings.data_dir}"
-        raise
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from headrace.client import MessageQueue
-from headrace.errors import OffsetExpiredError, SettingsError
+from headrace.errors import HeadraceError, OffsetExpiredError, SettingsError, refuse
 from headrace.runtime.event_time.silence import (
     BatchTime,
     announcements,
@@ -59,7 +59,8 @@ def starting_offsets(
     for source in beginning:
         start = job.plan.settings.start if source.start is None else source.start
         queues = _queues_of(source, answer.latest)
-        _check_names(job, source, start, queues)
+        if (wrong := _unknown_queue(job.plan.job, source, start, queues)) is not None:
+            raise wrong
         for queue, offset in chosen_offsets(start, queues, answer, job.offsets_at).items():
             chosen[queue] = min(offset, chosen.get(queue, offset))
     anew = {queue for source in beginning for queue in _queues_of(source, answer.latest)}
@@ -81,17 +82,53 @@ def held_offsets(
     OffsetExpiredError
         A queue does not hold its offset, and the setting is to fail.
     """
+    problems = _expired(plan.job, offsets, answer)
+    if problems and plan.settings.on_expired_offset == "fail":
+        refuse(f"job '{plan.job}' cannot go on", list(problems.values()))
     held = dict(offsets)
-    for queue, offset in offsets.items():
-        if are_held({queue: offset}, answer):
-            continue
-        first, end = answer.begins.get(queue, offset), answer.latest.get(queue, offset)
-        error = _not_held(plan.job, queue, offset, first, end)
-        if plan.settings.on_expired_offset == "fail":
-            raise error
+    for queue, error in problems.items():
+        first = answer.begins.get(queue, offsets[queue])
         logger.warning("%s; it goes on at %d", error.message, first)
         held[queue] = first
     return held
+
+
+def _expired(
+    job: str, offsets: Mapping[QueueName, int], answer: PlanAnswer
+) -> dict[QueueName, OffsetExpiredError]:
+    """Return why queues do not hold the offsets at which a job goes on, by the queue."""
+    return {
+        queue: _not_held(
+            job,
+            queue,
+            offset,
+            answer.begins.get(queue, offset),
+            answer.latest.get(queue, offset),
+        )
+        for queue, offset in offsets.items()
+        if not are_held({queue: offset}, answer)
+    }
+
+
+def misplaced_offsets(plan: JobPlan, answer: PlanAnswer) -> list[HeadraceError]:
+    """Return what is wrong with the offsets at which a start of the job would begin to read.
+
+    Those of a moment are not looked up.
+    """
+    committed = {} if answer.record is None else answer.record.offsets
+    problems: list[HeadraceError] = []
+    chosen = dict(committed)
+    for source in sources_that_begin(plan.topology.sources, committed, answer.latest):
+        queues = _queues_of(source, answer.latest)
+        chosen = {queue: offset for queue, offset in chosen.items() if queue not in queues}
+        start = plan.settings.start if source.start is None else source.start
+        if isinstance(start, Mapping):
+            wrong = _unknown_queue(plan.job, source, start, queues)
+            problems += [] if wrong is None or not queues else [wrong]
+            chosen |= chosen_offsets(start, queues, answer, lambda *_: {})
+    if plan.settings.on_expired_offset == "fail":
+        problems += _expired(plan.job, chosen, answer).values()
+    return problems
 
 
 def are_held(offsets: Mapping[QueueName, int], answer: PlanAnswer) -> bool:
@@ -144,19 +181,18 @@ def chosen_offsets(
     return given
 
 
-def _check_names(
-    job: JobConnection, source: Source, start: Start, queues: Collection[QueueName]
-) -> None:
-    if not isinstance(start, Mapping):
-        return
+def _unknown_queue(
+    job: str, source: Source, start: Start, queues: Collection[QueueName]
+) -> SettingsError | None:
     known = {*queues, *(MessageQueue.parse(queue).queue_id for queue in queues)}
-    wrong = [queue for queue in start if queue not in known]
-    if wrong:
-        raise SettingsError(
-            f"source '{source.name}' of job '{job.plan.job}' starts at an offset of queue"
-            f" {wrong[0]!r}, which does not exist",
-            hint=f"its queues are {', '.join(sorted(queues)) or 'none'}",
-        )
+    wrong = [queue for queue in start if queue not in known] if isinstance(start, Mapping) else []
+    if not wrong:
+        return None
+    return SettingsError(
+        f"source '{source.name}' of job '{job}' starts at an offset of queue {wrong[0]!r}, which"
+        " does not exist",
+        hint=f"its queues are {', '.join(sorted(queues)) or 'none'}",
+    )
 
 
 def _queues_of(source: Source, queues: Collection[QueueName]) -> list[QueueName]:

@@ -153,7 +153,7 @@ class _FunctionDeserializer(Deserializer[Any, Any]):
         return [record.key for record in records], [record.value for record in records]
 
 
-class _KeyDeserializer(Deserializer[K, V]):
+class KeyDeserializer(Deserializer[K, V]):
     """The value by another deserializer, the key from the message's properties."""
 
     def __init__(self, values: Deserializer[Any, V], key_type: type[K]) -> None:
@@ -165,7 +165,7 @@ class _KeyDeserializer(Deserializer[K, V]):
 
     def as_columns(self) -> Deserializer[K, V] | None:
         values = self._values.as_columns()
-        return None if values is None else _KeyDeserializer(values, self._type)
+        return None if values is None else KeyDeserializer(values, self._type)
 
     def __repr__(self) -> str:
         kind = "" if self._type is str else f", of={self._type.__name__}"
@@ -341,4 +341,4 @@ def with_key(
     >>> with_key(serdes.json).deserialize(b"3", {"KEYS": "word"})
     Keyed(key='word', value=3)
     """
-    return _KeyDeserializer(as_deserializer(values), of)
+    return KeyDeserializer(as_deserializer(values), of)

@@ -28,7 +28,7 @@ from headrace.errors import SerializationError
 from headrace.keys import EXACT_KEY, KEYS, key_from_properties, keys_from_columns
 from headrace.serdes._documents import JsonSerde, nullable
 from headrace.serdes.base import Serde, wrong_type
-from headrace.serdes.messages import Deserializer, Keyed, PropertyColumns
+from headrace.serdes.messages import Deserializer, KeyDeserializer, Keyed, PropertyColumns
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -181,6 +181,11 @@ class TableDeserializer(Deserializer[Any, Any]):
         self.key_hint = inner.key_hint
         self.value_hint = inner.value_hint if inner.value_hint is Any else inner.value_hint | None
         self.value_serde = None if inner.value_serde is None else nullable(inner.value_serde)
+
+    @property
+    def has_message_keys(self) -> bool:
+        """Whether rows have the keys of their messages, by which a broker compacts."""
+        return isinstance(self._inner, KeyDeserializer)
 
     def __repr__(self) -> str:
         return repr(self._inner)

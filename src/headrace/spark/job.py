@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.embedded import embedded_broker
-from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError
+from headrace.errors import HeadraceError, JobFailedError, RequestTimeoutError, refuse
 from headrace.java import use_java
 from headrace.protocol.messages import Message
+from headrace.runtime.checks import create_missing, read_cluster, start_problems
 from headrace.runtime.commit.drivers import Lease, free_from_the_dead
 from headrace.runtime.planning import owes_batch
 from headrace.runtime.standing import LagReader
@@ -158,6 +159,9 @@ class StreamJob:
         self.settings = settings or JobSettings()
         self._meter = Meter()
         self._prepared: Prepared | None = None
+        #: Set before anything else of a start, and what it was found to lack.
+        self._connected: JobConnection | None = None
+        self._problems: list[HeadraceError] | None = None
         self._connection: JobConnection | None = None
         self._supervisor: threading.Thread | None = None
         #: Set when the supervisor has nothing left to do.
@@ -176,7 +180,8 @@ class StreamJob:
         Raises
         ------
         HeadraceError
-            The job cannot start: no broker at the address, a topic is missing, no Java, ...
+            The job cannot start: no broker at the address, no Java, or what :meth:`problems`
+            finds, all of it in one error.
         """
         with self._turn:
             if self._supervisor is not None:
@@ -186,8 +191,7 @@ class StreamJob:
             try:
                 driver = self._begin()
             except BaseException:
-                self._prepared = None
-                self._opened.close()
+                self._close()
                 raise
             self._supervisor = watched_thread(
                 partial(self._supervise, driver),
@@ -199,7 +203,7 @@ class StreamJob:
         return self
 
     def prepare(self) -> list[Prepared]:
-        """Do what a start needs before it opens an epoch: connect, check topics, start Spark.
+        """Do what a start needs before it opens an epoch: check what is there, start Spark.
 
         :meth:`start` does it where it was not done; another driver may run the job until then.
 
@@ -209,6 +213,45 @@ class StreamJob:
             As of :meth:`start`.
         """
         if self._prepared is None:
+            refuse(f"job '{self.topology.name}' cannot start", self.problems())
+            connection = self._connect()
+            queues = prepare_topics(connection)
+            get_session(self.settings, self.topology.name)
+            self._prepared = Prepared(connection, pickle_plan(connection.plan), queues)
+        return [self._prepared]
+
+    def problems(self) -> list[HeadraceError]:
+        """Return what keeps the job from starting, as far as its cluster shows it.
+
+        That is topics that are missing or of the wrong kind, state that the topology cannot go on
+        from, and offsets that its queues do not hold.  :meth:`start` raises all of it as one error
+        before Spark starts; nothing is made or changed by then.
+        """
+        if self._problems is None:
+            connection = self._connect()
+            seen = read_cluster(connection)
+            self._problems = start_problems(connection.plan, self._migrations, seen)
+        return self._problems
+
+    def create_topics(self, queues: int | None = None) -> list[str]:
+        """Make the topics that the job reads and writes and that are not there.
+
+        Those that it reads as tables are made as compaction topics.
+
+        Parameters
+        ----------
+        queues
+            Queues of each, on each broker; as many as the job has partitions, unless given.
+
+        Returns
+        -------
+        list[str]
+            The topics that were made.
+        """
+        return create_missing(self._connect(), queues or self.settings.partitions)
+
+    def _connect(self) -> JobConnection:
+        if self._connected is None:
             # Before anything is made on the broker.
             check_master(self.settings)
             with ExitStack() as opened:
@@ -217,11 +260,13 @@ class StreamJob:
                 )
                 connection = make_connection(self.topology, self.settings, namesrv, self._stores)
                 opened.callback(connection.close)
-                queues = prepare_topics(connection)
-                get_session(self.settings, self.topology.name)
-                self._prepared = Prepared(connection, pickle_plan(connection.plan), queues)
+                self._connected = connection
                 self._opened.push(opened.pop_all())
-        return [self._prepared]
+        return self._connected
+
+    def _close(self) -> None:
+        self._connection = self._connected = self._prepared = self._problems = None
+        self._opened.close()
 
     def _begin(self) -> JobDriver:
         (prepared,) = self.prepare()
@@ -264,8 +309,7 @@ class StreamJob:
             if self._supervisor is not None:
                 self._supervisor.join()
                 self._supervisor = None
-            self._connection = self._prepared = None
-            self._opened.close()
+            self._close()
 
     def await_caught_up(self, timeout: timedelta | None = None) -> None:
         """Wait until everything that was in the source topics at this moment is committed.

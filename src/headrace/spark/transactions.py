@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headrace.client import Admin, Client, ClientSettings, MessageQueue, Producer, PullConsumer
 from headrace.embedded import embedded_broker
-from headrace.errors import HeadraceError, StateError
+from headrace.errors import HeadraceError, StateError, refuse
 from headrace.keys import KEYS, key_from_properties
 from headrace.protocol.messages import Message
 from headrace.protocol.properties import decode_properties
+from headrace.runtime.checks import COMPACTION, needed_topics
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.steps import reset
 from headrace.runtime.testing.topics import Sent, Written
@@ -122,9 +123,11 @@ class SparkReplay:
 
     def __enter__(self) -> Self:
         admin = Admin(self.client)
+        tables = {needed.name for needed in needed_topics(self.topology) if needed.compacted}
         for topic, count in self.queues.items():
             if topic not in _own_topics(self.topology):
-                admin.create_topic(topic, queues=count)
+                attributes = COMPACTION if topic in tables else None
+                admin.create_topic(topic, queues=count, attributes=attributes)
         for topic in self._written_topics():
             admin.create_topic(topic, queues=self.sink_queues)
         return self
@@ -334,23 +337,32 @@ class TransactionJob:
         Raises
         ------
         HeadraceError
-            One of the groups cannot start.
+            What keeps the groups from starting, of all of them.
         """
+        jobs = self._made()
+        problems = [problem for job in jobs for problem in job.problems()]
+        refuse(f"topology '{self.topology.name}' cannot start", problems)
+        return [prepared for job in jobs for prepared in job.prepare()]
+
+    def create_topics(self, queues: int | None = None) -> list[str]:
+        """Make the topics that are not there; see :meth:`StreamJob.create_topics`."""
+        return [topic for job in self._made() for topic in job.create_topics(queues)]
+
+    def _made(self) -> list[StreamJob]:
+        """Return the jobs of the groups; first make them, and the topics between groups."""
         if not self._jobs:
             self._make_topics()
-        for group in self.topology.groups:
-            if group.name not in self._jobs:
-                job = StreamJob(group, self._connected, **self._options)
+            for group in self.topology.groups:
+                job = StreamJob(group, self.settings, **self._options)
                 self._jobs[group.name] = self._opened.enter_context(job)
-        return [prepared for job in self._jobs.values() for prepared in job.prepare()]
+        return list(self._jobs.values())
 
     @cached_property
-    def _connected(self) -> JobSettings:
-        """The settings, with the address of the cluster."""
-        if self.settings.namesrv is not None:
-            return self.settings
-        address = self._opened.enter_context(embedded_broker(self.settings.data_dir))
-        return dataclasses.replace(self.settings, namesrv=address)
+    def _namesrv(self) -> str:
+        """The address of the cluster."""
+        return self.settings.namesrv or self._opened.enter_context(
+            embedded_broker(self.settings.data_dir)
+        )
 
     def stop(self) -> None:
         """Stop every group and wait for their ends."""
@@ -470,11 +482,10 @@ class TransactionJob:
     def _make_topics(self) -> None:
         """Make the topics between groups."""
         if self.topology.journal_topics:
-            settings = self._connected
             with self._client() as client:
                 admin = Admin(client)
                 for topic in set(self.topology.journal_topics) - set(admin.topics()):
-                    admin.create_topic(topic, queues=settings.partitions)
+                    admin.create_topic(topic, queues=self.settings.partitions)
 
     def _reset(self) -> None:
         """Let the groups begin anew."""
@@ -484,9 +495,7 @@ class TransactionJob:
                     logger.warning("job %s begins anew: its offsets and state are gone", group.name)
 
     def _client(self) -> Client:
-        settings = self._connected
-        assert settings.namesrv is not None
-        return Client(settings.namesrv, ClientSettings(**settings.connection))
+        return Client(self._namesrv, ClientSettings(**self.settings.connection))
 
 
 def settings_of(topology: TransactionTopology, settings: JobSettings) -> JobSettings:

@@ -10,7 +10,7 @@ fused.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -50,14 +50,11 @@ def taking_back(
     return frozenset(taking)
 
 
-def check_updates(operators: Sequence[Operator]) -> None:
-    """Refuse updates where old values have no place, or do not come.
+def misplaced_updates(operators: Sequence[Operator]) -> Iterator[TopologyError]:
+    """Find updates where old values have no place, or do not come.
 
-    Raises
-    ------
-    TopologyError
-        An operator that goes by the time of records is fed by updates, or one that takes old
-        values back is, through one that keeps none.
+    An operator that goes by the time of records is fed by updates, or one that takes old values
+    back is, through one that keeps none.
     """
     by_name = {operator.name: operator for operator in operators}
     for operator in operators:
@@ -66,9 +63,9 @@ def check_updates(operators: Sequence[Operator]) -> None:
         for parent in operator.parents:
             source, through = _origin_of_updates(by_name, parent)
             if source is not None and operator.refuses_updates:
-                raise _no_place(operator, source)
+                yield _no_place(operator, source)
             if source is not None and through is not None:
-                raise _not_carried(operator, source, through)
+                yield _not_carried(operator, source, through)
 
 
 def _no_place(operator: Operator, source: Operator) -> TopologyError:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
-from headrace.errors import TopologyError
+from headrace.errors import TopologyError, refuse
 from headrace.topology.errors import DEAD_LETTER_PREFIX, ErrorPolicy, dead_letter_topic
 from headrace.topology.names import (
     check_job_name,
@@ -17,8 +17,19 @@ from headrace.topology.names import (
 )
 from headrace.topology.operators.batches import BatchSink
 from headrace.topology.operators.bolts import Bolt, Spout
-from headrace.topology.operators.core import Feed, Operator, Sink, Source, Through, is_loop
-from headrace.topology.stages import StagePlan, check_updates, cut_stages
+from headrace.topology.operators.core import (
+    Delivery,
+    Feed,
+    Operator,
+    Peek,
+    Sink,
+    Source,
+    Through,
+    is_loop,
+)
+from headrace.topology.operators.flow import MapAsync
+from headrace.topology.operators.process import Process
+from headrace.topology.stages import StagePlan, cut_stages, misplaced_updates
 
 # A topology as text for people and as a Graphviz graph.
 #
@@ -136,145 +147,169 @@ def validate(name: str, operators: Sequence[Operator]) -> None:
     Raises
     ------
     TopologyError
-        The first thing that is wrong, with the lines that made it.
+        What is wrong, all of it that can be told at once, with the lines that made it.
     """
-    check_job_name(name)
     if not operators:
+        check_job_name(name)
         raise TopologyError(
             f"topology '{name}' is empty", hint="start with builder.source(topic, deserializer)"
         )
-    for operator in operators:
-        # A sink may be named after its topic, so this one goes first.
-        for topic in _used_topics(operator):
-            check_topic(topic, _named(operator))
-        check_operator_name(name, operator.name, _where(operator), stateful=operator.stateful)
-        _check_policy(operator)
-    _check_unique_names(operators)
-    _check_parents(operators)
-    _check_sources_used(operators)
-    check_updates(operators)
-    _check_topics(name, operators)
+    problems = [*_misnamed(name, operators), *_odd_policies(operators)]
+    disorder = [*_doubled_names(operators), *_loose_ends(operators)]
+    problems += disorder or misplaced_updates(operators)
+    if not disorder:
+        problems += _idle(name, operators)
+    problems += [*_own_topics_used(name, operators), *_endless(operators), *_two_starts(operators)]
+    refuse(f"topology '{name}' cannot work", problems)
 
 
 def _where(operator: Operator) -> str:
     return f"made at {operator.origin}" if operator.origin else "of unknown origin"
 
 
-def _named(operator: Operator) -> str:
+def named(operator: Operator) -> str:
+    """Name an operator with the user's line that made it."""
     return f"{operator.label} '{operator.name}' ({_where(operator)})"
 
 
-def _check_unique_names(operators: Sequence[Operator]) -> None:
+def _misnamed(name: str, operators: Sequence[Operator]) -> Iterator[TopologyError]:
+    yield from _raised(partial(check_job_name, name))
+    topics = [(topic, named(o)) for o in operators for topic in _used_topics(o)]
+    letters = [(dead_letter_topic(o.on_error), f"on_error of {named(o)}") for o in operators]
+    topics += [(topic, where) for topic, where in letters if topic is not None]
+    wrong = [error for topic in topics for error in _raised(partial(check_topic, *topic))]
+    yield from wrong
+    # Operators may be named after a topic, whose name is wrong then.
+    for operator in () if wrong else operators:
+        checked = partial(check_operator_name, stateful=operator.stateful)
+        yield from _raised(partial(checked, name, operator.name, _where(operator)))
+
+
+def _raised(check: Callable[[], None]) -> list[TopologyError]:
+    try:
+        check()
+    except TopologyError as error:
+        return [error]
+    return []
+
+
+def _odd_policies(operators: Sequence[Operator]) -> Iterator[TopologyError]:
+    for operator in operators:
+        policy = operator.on_error
+        if dead_letter_topic(policy) is None and policy not in ("fail", "skip"):
+            yield TopologyError(
+                f"{named(operator)} has on_error={policy!r}",
+                hint=f"on_error is 'fail', 'skip' or '{DEAD_LETTER_PREFIX}NAME'",
+            )
+
+
+def _doubled_names(operators: Sequence[Operator]) -> Iterator[TopologyError]:
     seen: dict[str, Operator] = {}
     for operator in operators:
         first = seen.setdefault(operator.name, operator)
         if first is not operator:
-            raise TopologyError(
-                f"two operators have the name '{operator.name}': {_named(first)} and"
-                f" {_named(operator)}",
+            yield TopologyError(
+                f"two operators have the name '{operator.name}': {named(first)} and"
+                f" {named(operator)}",
                 hint="give one of them another name with name=",
             )
 
 
-def _check_parents(operators: Sequence[Operator]) -> None:
+def _loose_ends(operators: Sequence[Operator]) -> Iterator[TopologyError]:
     seen: dict[str, Operator] = {}
     for operator in operators:
         begins = isinstance(operator, Source | Spout | Feed) and not is_loop(operator)
         if begins == bool(operator.parents):
             needed = "no operator" if begins else "an operator"
-            raise TopologyError(f"{_named(operator)} needs {needed} that feeds it")
+            yield TopologyError(f"{named(operator)} needs {needed} that feeds it")
         for parent in operator.parents:
             if parent not in seen:
-                raise TopologyError(
-                    f"{_named(operator)} is fed by '{parent}', which does not stand before it"
+                yield TopologyError(
+                    f"{named(operator)} is fed by '{parent}', which does not stand before it"
                 )
-            if isinstance(seen[parent], Sink) and not is_loop(operator):
-                raise _after_sink(operator, seen[parent])
+            elif isinstance(seen[parent], Sink) and not is_loop(operator):
+                yield TopologyError(
+                    f"{named(operator)} stands after {named(seen[parent])}, and nothing comes out"
+                    " of a sink",
+                    hint="keep the stream in a variable and branch before the sink",
+                )
         seen[operator.name] = operator
 
 
-def _after_sink(operator: Operator, sink: Operator) -> TopologyError:
-    return TopologyError(
-        f"{_named(operator)} stands after {_named(sink)}, and nothing comes out of a sink",
-        hint="keep the stream in a variable and branch before the sink",
-    )
-
-
-def _check_sources_used(operators: Sequence[Operator]) -> None:
+def _idle(name: str, operators: Sequence[Operator]) -> Iterator[TopologyError]:
+    """Find sources that nothing follows, and a topology that does nothing with its records."""
     fed = {parent for operator in operators for parent in operator.parents}
-    for operator in operators:
-        if isinstance(operator, Source | Spout) and operator.name not in fed:
-            work = "emits" if isinstance(operator, Spout) else f"reads {_shown(operator)}"
-            raise TopologyError(
-                f"{_named(operator)} {work} for nothing: no operator follows it",
-                hint="add operators, e.g. a sink, or leave the source out",
-            )
+    loose = [o for o in operators if isinstance(o, Source | Spout) and o.name not in fed]
+    for operator in loose:
+        work = "emits" if isinstance(operator, Spout) else f"reads {_shown(operator)}"
+        yield TopologyError(
+            f"{named(operator)} {work} for nothing: no operator follows it",
+            hint="add operators, e.g. a sink, or leave the source out",
+        )
+    if not loose and not any(isinstance(o, _EFFECTS) or o.stateful for o in operators):
+        last = next(o for o in reversed(operators) if o.name not in fed)
+        yield TopologyError(
+            f"topology '{name}' has no sink: it ends with {named(last)}, and nothing is written,"
+            " kept or called",
+            hint="end it with a sink, e.g. .sink(topic, serializer)",
+        )
 
 
-def _check_topics(name: str, operators: Sequence[Operator]) -> None:
-    sources = [operator for operator in operators if isinstance(operator, Source)]
+#: What acts on the world outside, besides operators that keep state.
+_EFFECTS = (Sink, Bolt, Delivery, Process, Peek, MapAsync)
+
+
+def _own_topics_used(name: str, operators: Sequence[Operator]) -> Iterator[TopologyError]:
     own = {commit_topic(name)} | {state_topic(name, o.name) for o in operators if o.stateful}
     own |= {operator.done_topic for operator in operators if isinstance(operator, BatchSink)}
     for operator in operators:
         for topic in _used_topics(operator):
             if topic in own:
-                raise TopologyError(
-                    f"{_named(operator)} uses topic '{topic}', which belongs to the job"
+                yield TopologyError(
+                    f"{named(operator)} uses topic '{topic}', which belongs to the job"
                     f" '{name}' itself",
                     hint="use another topic, or give the job or the operator another name",
                 )
-    _check_outputs(operators, sources)
-    _check_starts(sources)
 
 
 def _shown(source: Source) -> str:
     topics = source.shown_topics
-    named = ", ".join(f"'{topic}'" for topic in topics)
-    return f"topic {named}" if len(topics) == 1 else f"topics {named}"
+    listed = ", ".join(f"'{topic}'" for topic in topics)
+    return f"topic {listed}" if len(topics) == 1 else f"topics {listed}"
 
 
 def _used_topics(operator: Operator) -> tuple[str, ...]:
     return operator.topics if isinstance(operator, Source | Sink) else ()
 
 
-def _check_policy(operator: Operator) -> None:
-    policy = operator.on_error
-    dead_letters = dead_letter_topic(policy)
-    if dead_letters is not None:
-        check_topic(dead_letters, f"on_error of {_named(operator)}")
-    elif policy not in ("fail", "skip"):
-        raise TopologyError(
-            f"{_named(operator)} has on_error={policy!r}",
-            hint=f"on_error is 'fail', 'skip' or '{DEAD_LETTER_PREFIX}NAME'",
-        )
-
-
-def _check_starts(sources: Sequence[Source]) -> None:
+def _two_starts(operators: Sequence[Operator]) -> Iterator[TopologyError]:
     """A job reads each message once, for all its sources, so it has one place to begin."""
     first: dict[str, Source] = {}
-    for source in sources:
+    for source in operators:
+        if not isinstance(source, Source):
+            continue
         for topic in source.topics:
             other = first.setdefault(topic, source)
             if (other.start, other.start_once) != (source.start, source.start_once):
-                raise TopologyError(
-                    f"{_named(other)} and {_named(source)} read topic '{topic}' from different"
+                yield TopologyError(
+                    f"{named(other)} and {named(source)} read topic '{topic}' from different"
                     f" starts: {other.start!r} and {source.start!r}",
                     hint="give both the same start=, or use two jobs",
                 )
 
 
-def _check_outputs(operators: Sequence[Operator], sources: Sequence[Source]) -> None:
+def _endless(operators: Sequence[Operator]) -> Iterator[TopologyError]:
+    sources = [operator for operator in operators if isinstance(operator, Source)]
     for operator in operators:
         for topic in _written_by(operator):
             others = (source for source in sources if operator.name not in source.parents)
             reader = next((source for source in others if source.reads(topic)), None)
-            if reader is None:
-                continue
-            raise TopologyError(
-                f"{_named(operator)} writes topic '{topic}', which {_named(reader)} reads:"
-                " the job would feed itself without end",
-                hint="write to another topic",
-            )
+            if reader is not None:
+                yield TopologyError(
+                    f"{named(operator)} writes topic '{topic}', which {named(reader)} reads:"
+                    " the job would feed itself without end",
+                    hint="write to another topic",
+                )
 
 
 def _written_by(operator: Operator) -> list[str]:
@@ -300,7 +335,8 @@ class Topology:
     Raises
     ------
     TopologyError
-        The graph cannot work: the message names the operators and the user's lines.
+        The graph cannot work: the message names the operators and the user's lines, of all
+        that is wrong.
     """
 
     name: str

@@ -13,7 +13,13 @@ from zlib import crc32
 
 import msgspec
 
-from headrace.errors import PartitionCountError, StateError, TopicNotFoundError
+from headrace.errors import (
+    HeadraceError,
+    PartitionCountError,
+    StateError,
+    TopicNotFoundError,
+    refuse,
+)
 from headrace.keys import decode_key
 from headrace.protocol.transactions import StateSummary, lineage_with
 from headrace.runtime.commit.drivers import DriverName, Lease
@@ -363,25 +369,11 @@ def settled_record(
     StateError
         The topology lacks an operator that has state, or keeps it in another form.
     """
-    partitions = plan.settings.partitions
-    if record.batch and record.partitions not in (0, partitions):
-        raise other_partitions(plan.job, record.partitions, partitions)
-    shapes = {operator.name: state_shape(operator) for operator in plan.topology.stateful}
-    wanted = {
-        old: StateMigration(to=new) if isinstance(new, str) else new
-        for old, new in migrations.items()
-    }
-    for migration in wanted.values():
-        if migration.to not in shapes:
-            raise StateError(
-                f"migrate= moves state to '{migration.to}', and job '{plan.job}' has no such"
-                f" operator: it has {', '.join(shapes) or 'none with state'}"
-            )
+    refuse(f"job '{plan.job}' cannot go on", unusable_state(record, plan, migrations))
+    partitions, shapes = plan.settings.partitions, _shapes(plan)
     differences = _differences(record, shapes)
+    wanted = _wanted(migrations)
     moves = {old: wanted[old] for old in wanted if old in differences}
-    losses = [name for name in differences if name not in moves]
-    if losses and not plan.settings.allow_state_loss:
-        raise _refusal(record, shapes, {name: differences[name] for name in losses})
     settled = msgspec.structs.replace(
         record,
         partitions=partitions,
@@ -394,9 +386,44 @@ def settled_record(
     step = StateStep(home, record, partitions)
     for old, migration in moves.items():
         step.move(old, migration.to, change=migration.change)
-    for name in losses:
-        step.drop(name)
+    for name in differences:
+        if name not in moves:
+            step.drop(name)
     return step.commit(settled)
+
+
+def unusable_state(
+    record: CommitRecord | None, plan: JobPlan, migrations: Migrations
+) -> list[HeadraceError]:
+    """Return why a topology cannot go on from the state of a commit."""
+    problems: list[HeadraceError] = []
+    partitions, shapes, wanted = plan.settings.partitions, _shapes(plan), _wanted(migrations)
+    if record is not None and record.batch and record.partitions not in (0, partitions):
+        problems.append(other_partitions(plan.job, record.partitions, partitions))
+    problems += [
+        StateError(
+            f"migrate= moves state to '{migration.to}', and job '{plan.job}' has no such"
+            f" operator: it has {', '.join(shapes) or 'none with state'}"
+        )
+        for migration in wanted.values()
+        if migration.to not in shapes
+    ]
+    if record is not None and not plan.settings.allow_state_loss:
+        differences = _differences(record, shapes)
+        losses = {name: what for name, what in differences.items() if name not in wanted}
+        problems += [_refusal(record, shapes, losses)] if losses else []
+    return problems
+
+
+def _shapes(plan: JobPlan) -> dict[str, dict[str, str]]:
+    return {operator.name: state_shape(operator) for operator in plan.topology.stateful}
+
+
+def _wanted(migrations: Migrations) -> dict[str, StateMigration]:
+    return {
+        old: StateMigration(to=new) if isinstance(new, str) else new
+        for old, new in migrations.items()
+    }
 
 
 def other_partitions(job: str, there: int, wanted: int) -> PartitionCountError:
