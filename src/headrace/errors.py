@@ -79,7 +79,7 @@ later.  Retries read ``retriable``, never the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Self
 
 
@@ -215,6 +215,15 @@ def refuse(what: str, problems: Sequence[HeadraceError]) -> None:
     error = kind("\n  ".join([f"{what}, for {len(problems)} reasons:", *texts]))
     error.parts = tuple(problems)
     raise error
+
+
+def raised_by(check: Callable[[], object]) -> list[HeadraceError]:
+    """Return what a check raises: one error, or none."""
+    try:
+        check()
+    except HeadraceError as error:
+        return [error]
+    return []
 
 
 class ConnectionFailedError(HeadraceError, ConnectionError):

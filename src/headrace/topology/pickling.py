@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from headrace.errors import TopologyError
+from headrace.errors import TopologyError, refuse
 from headrace.serdes import Serde
 
 if TYPE_CHECKING:
@@ -114,13 +114,14 @@ def check_pickling(operators: tuple[Operator, ...]) -> None:
     Raises
     ------
     TopologyError
-        Names the operator, the user's line and the variable that cannot be pickled.
+        Names each such operator, the user's line and the variable that cannot be pickled.
     """
     dumps = _dumps()
-    for operator in operators:
-        failure = _failure(dumps, operator)
-        if failure is not None:
-            raise _unpicklable(dumps, operator, failure)
+    failures = [(operator, _failure(dumps, operator)) for operator in operators]
+    refuse(
+        "the topology cannot be sent to Spark's workers",
+        [_unpicklable(dumps, each, why) for each, why in failures if why is not None],
+    )
 
 
 @functools.cache

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from headrace.errors import TopologyError, refuse
+from headrace.errors import HeadraceError, TopologyError, raised_by, refuse
 from headrace.topology.errors import DEAD_LETTER_PREFIX, ErrorPolicy, dead_letter_topic
 from headrace.topology.names import (
     check_job_name,
@@ -172,25 +172,17 @@ def named(operator: Operator) -> str:
     return f"{operator.label} '{operator.name}' ({_where(operator)})"
 
 
-def _misnamed(name: str, operators: Sequence[Operator]) -> Iterator[TopologyError]:
-    yield from _raised(partial(check_job_name, name))
+def _misnamed(name: str, operators: Sequence[Operator]) -> Iterator[HeadraceError]:
+    yield from raised_by(partial(check_job_name, name))
     topics = [(topic, named(o)) for o in operators for topic in _used_topics(o)]
     letters = [(dead_letter_topic(o.on_error), f"on_error of {named(o)}") for o in operators]
     topics += [(topic, where) for topic, where in letters if topic is not None]
-    wrong = [error for topic in topics for error in _raised(partial(check_topic, *topic))]
+    wrong = [error for topic in topics for error in raised_by(partial(check_topic, *topic))]
     yield from wrong
     # Operators may be named after a topic, whose name is wrong then.
     for operator in () if wrong else operators:
         checked = partial(check_operator_name, stateful=operator.stateful)
-        yield from _raised(partial(checked, name, operator.name, _where(operator)))
-
-
-def _raised(check: Callable[[], None]) -> list[TopologyError]:
-    try:
-        check()
-    except TopologyError as error:
-        return [error]
-    return []
+        yield from raised_by(partial(checked, name, operator.name, _where(operator)))
 
 
 def _odd_policies(operators: Sequence[Operator]) -> Iterator[TopologyError]:

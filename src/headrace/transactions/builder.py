@@ -448,7 +448,7 @@ class TransactionTopologyBuilder:
         Raises
         ------
         TopologyError
-            The first thing that is wrong, with the user's line.
+            What is wrong, with the user's lines.
         """
         components = {
             name: declared.taking(self._inputs[name].inputs) if name in self._inputs else declared
@@ -458,7 +458,7 @@ class TransactionTopologyBuilder:
             raise TopologyError(
                 f"topology '{self.name}' is empty", hint="start with set_spout(name, spout)"
             )
-        check_inputs(components)
+        check_inputs(self.name, components)
         groups = groups_of(components, in_order(components))
         topologies = tuple(
             compile_group(self._job(group), group, components, self.config) for group in groups

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from headrace.errors import TopologyError
+from headrace.errors import TopologyError, raised_by, refuse
 from headrace.spelling import did_you_mean
 from headrace.topology import DEFAULT_STREAM, Topology
 from headrace.transactions.components import KeyValueBolt
@@ -34,31 +35,43 @@ class ComponentGroup:
     shared: tuple[str, ...]
 
 
-def check_inputs(components: Mapping[str, Declared]) -> None:
+def check_inputs(name: str, components: Mapping[str, Declared]) -> None:
     """Refuse subscriptions to what is not there, and bolts without any.
 
     Raises
     ------
     TopologyError
-        Names the component and the user's line.
+        What is wrong, all of it, with the components and the user's lines.
     """
-    for component in components.values():
-        for each in component.inputs:
-            _check_input(component, each, components)
-        _check_key_fields(component)
-        if not component.inputs and component.role != "spout":
-            raise TopologyError(
-                f"{component.role} '{component.name}' (added at {component.origin}) takes no tuples",
-                hint="call a grouping on what it was added with, e.g. .shuffle_grouping('spout')",
-            )
+    problems = [
+        problem
+        for component in components.values()
+        for check in (
+            *(partial(_check_input, component, each, components) for each in component.inputs),
+            partial(_check_key_fields, component),
+        )
+        for problem in raised_by(check)
+    ]
     taken = {each.source for component in components.values() for each in component.inputs}
     for component in components.values():
-        if component.role == "spout" and component.name not in taken:
-            raise TopologyError(
-                f"spout '{component.name}' (added at {component.origin}) emits for nothing: nobody"
-                " takes its tuples",
-                hint="let a bolt subscribe to it, or leave it out",
+        if component.role != "spout" and not component.inputs:
+            problems.append(
+                TopologyError(
+                    f"{component.role} '{component.name}' (added at {component.origin}) takes no"
+                    " tuples",
+                    hint="call a grouping on what it was added with, e.g."
+                    " .shuffle_grouping('spout')",
+                )
             )
+        if component.role == "spout" and component.name not in taken:
+            problems.append(
+                TopologyError(
+                    f"spout '{component.name}' (added at {component.origin}) emits for nothing:"
+                    " nobody takes its tuples",
+                    hint="let a bolt subscribe to it, or leave it out",
+                )
+            )
+    refuse(f"topology '{name}' cannot work", problems)
 
 
 def _check_input(taker: Declared, taken: Input, components: Mapping[str, Declared]) -> None:
