@@ -9,7 +9,8 @@ from tests.house.passage import modules_of_a_count
 
 #: The most that there may be of each; a change that needs more says why where it raises it.
 MOST = {
-    "modules": 502,
+    # Checks of a start are a matter of their own (runtime/checks.py).
+    "modules": 504,
     "lines": 142_000,
     "imports, % of the code": 8.6,
     "class names used twice": 15,
