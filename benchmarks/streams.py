@@ -20,9 +20,9 @@ from benchmarks.measures import Plan, Runs, benchmark
 from benchmarks.sizes import QUEUES, WORDS_PER_LINE, Sizes
 from benchmarks.word_count import commits, job_settings
 from benchmarks.workers import worker_memory
-from headrace import Accumulator, StreamBuilder, Topology, hopping, serdes, tumbling
+from headrace import Accumulator, StreamBuilder, Topology, count, hopping, serdes, sum_, tumbling
 from headrace.client import Admin, Client, PullConsumer
-from headrace.columns import col, count, explode, sum as sum_of
+from headrace.columns import col, explode
 from headrace.protocol.transactions import CommitRecord
 from headrace.spark import StreamJob
 
@@ -112,7 +112,7 @@ def tumbled_columns(builder: StreamBuilder, sink: str) -> None:
     """Add up the events of a key and ten seconds by columns."""
     events = builder.source("events", serdes.json(Event))
     windows = events.group_by("k").window(tumbling(_WINDOW))
-    windows.agg(n=sum_of("n")).sink(sink, serdes.json)
+    windows.agg(n=sum_("n")).sink(sink, serdes.json)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Temperatures per sensor: all that there is to say of every ten seconds, each in a topic.
+"""Temperatures per sensor: all that there is to say of every ten seconds, in one row.
 
 A reading that comes up to two seconds late still counts; the one that comes later goes to a topic
 of its own.  Results come when the window closes.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from examples.streams.running import Given, main
-from headrace import StreamBuilder, serdes, tumbling
+from headrace import StreamBuilder, avg, count, max_, min_, serdes, sum_, tumbling
 
 
 def degrees(reading: dict[str, float]) -> float:
@@ -20,13 +20,15 @@ def degrees(reading: dict[str, float]) -> float:
 builder = StreamBuilder("example-window-aggregates")
 readings = builder.source("readings", serdes.json, allowed_lateness=timedelta(seconds=2))
 windows = readings.key_by(lambda reading: reading["sensor"]).window(tumbling(timedelta(seconds=10)))
-counts = windows.count()
-counts.sink("counts", serdes.json)
-counts.late().sink("late", serdes.json)
-windows.sum(degrees).sink("sums", serdes.json)
-windows.avg(degrees).sink("averages", serdes.json)
-windows.min(degrees).sink("coldest", serdes.json)
-windows.max(degrees).sink("warmest", serdes.json)
+weather = windows.agg(
+    readings=count(),
+    total=sum_(degrees),
+    mean=avg(degrees),
+    coldest=min_(degrees),
+    warmest=max_(degrees),
+)
+weather.sink("weather", serdes.json)
+weather.late().sink("late", serdes.json)
 topology = builder.build()
 
 

@@ -25,11 +25,22 @@ from .spark import (
 from .streams import (
     GlobalTable as GlobalTable,
     KeyedStream as KeyedStream,
+    Measure as Measure,
     Stream as Stream,
     StreamBuilder as StreamBuilder,
     Table as Table,
     WindowedStream as WindowedStream,
     WindowedTable as WindowedTable,
+    aggregate as aggregate,
+    avg as avg,
+    collect as collect,
+    count as count,
+    count_distinct as count_distinct,
+    max_ as max_,
+    min_ as min_,
+    reduce as reduce,
+    sum_ as sum_,
+    top as top,
 )
 from .topology import (
     Accumulator as Accumulator,

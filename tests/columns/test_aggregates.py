@@ -10,8 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headrace import StreamBuilder, Topology, TopologyError, TopologyTestDriver, serdes
-from headrace.columns import avg, col, count, explode, max as maximum, min as minimum, sum as total
+from headrace import (
+    StreamBuilder,
+    Topology,
+    TopologyError,
+    TopologyTestDriver,
+    avg,
+    count,
+    max_,
+    min_,
+    serdes,
+    sum_,
+    top,
+)
+from headrace.columns import col, explode
 from headrace.columns.cells import CellsSerde
 from headrace.errors import DeserializationError, UserCodeError
 
@@ -42,13 +54,13 @@ def topology() -> Topology:
     groups = builder.source("orders", ORDERS).group_by("city", "shop")
     groups.agg(
         count(),
-        total("price"),
-        minimum("price"),
-        maximum("price"),
+        sum_("price"),
+        min_("price"),
+        max_("price"),
         known=count("price"),
         mean=avg("price"),
-        taxes=total("tax"),
-        last=maximum("tax"),
+        taxes=sum_("tax"),
+        last=max_("tax"),
     ).sink("out", serdes.plain)
     return builder.build()
 
@@ -157,7 +169,7 @@ def test_words_are_counted_without_looking_at_one() -> None:
 def test_aggregate_after_another_key_is_shuffled_again() -> None:
     builder = StreamBuilder("job")
     first = builder.source("orders", ORDERS).group_by("city", "shop").agg(count())
-    second = first.to_stream().where(col("count") > 0).group_by("city").agg(total("count"))
+    second = first.to_stream().where(col("count") > 0).group_by("city").agg(sum_("count"))
     second.sink("out", serdes.json)
     topology = builder.build()
     assert len(topology.plan.stages) == 3
@@ -168,10 +180,10 @@ def test_aggregate_after_another_key_is_shuffled_again() -> None:
 def test_aggregates_of_aggregates_take_old_values_back(batches: list[list[Order]]) -> None:
     builder = StreamBuilder("job")
     first = (
-        builder.source("orders", ORDERS).group_by("city", "shop").agg(n=count(), p=total("price"))
+        builder.source("orders", ORDERS).group_by("city", "shop").agg(n=count(), p=sum_("price"))
     )
     again = first.to_stream().where(col("p") > 0).group_by("shop")
-    again.agg(cities=count(), n=total("n"), p=total("p"), mean=avg("p")).sink("out", serdes.plain)
+    again.agg(cities=count(), n=sum_("n"), p=sum_("p"), mean=avg("p")).sink("out", serdes.plain)
     with TopologyTestDriver(builder.build()) as driver:
         for orders in batches:
             send_together(driver, "orders", ORDERS, orders)
@@ -199,7 +211,7 @@ def test_aggregates_of_aggregates_take_old_values_back(batches: list[list[Order]
 def test_least_of_updates_is_refused() -> None:
     first = StreamBuilder("job").source("orders", ORDERS).group_by("city").agg(count())
     with pytest.raises(TopologyError, match="needs every value"):
-        first.to_stream().group_by("count").agg(minimum("city"))
+        first.to_stream().group_by("count").agg(min_("city"))
 
 
 def test_functions_see_the_objects_that_the_serde_makes() -> None:
@@ -258,9 +270,13 @@ def test_record_that_cannot_be_computed_is_named() -> None:
         (lambda orders: orders.select(), "names no column"),
         (lambda orders: orders.where(col("price")), "gives true or false"),
         (lambda orders: orders.where("price"), "where at .* needs a function or an expression"),
-        (lambda orders: orders.group_by("city").agg(total("city")), "no kernel"),
+        (lambda orders: orders.group_by("city").agg(sum_("city")), "no kernel"),
         (lambda orders: orders.group_by("city").agg(count().named("city")), "name 'city'"),
         (lambda orders: orders.map_values(lambda o: o).select("x"), "values of type unknown"),
+        (lambda orders: orders.group_by("city").agg(top(3)), r"no top(.|\n)*key_by\(...\).agg"),
+        (lambda orders: orders.group_by("city").agg(sum_(len)), r"by a column, not <built-in"),
+        (lambda orders: orders.group_by("city").agg(sum_()), "goes by a column, not None"),
+        (lambda orders: orders.group_by("city").agg("price"), "takes aggregates, not 'price'"),
     ],
 )
 def test_what_cannot_work_is_refused_when_built(build: Any, message: str) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace import StreamBuilder, TopologyTestDriver, serdes, tumbling
-from headrace.columns import col, count, sum as sum_of
+from headrace import StreamBuilder, TopologyTestDriver, count, serdes, sum_, tumbling
+from headrace.columns import col
 from headrace.errors import UserCodeError
 from headrace.streams import Stream
 
@@ -38,12 +38,12 @@ BUILDS: dict[str, Build] = {
         lines.group_by(n=NUMBER, name="op", on_error=policy).agg(count()).to_stream()
     ),
     "agg": lambda lines, policy: (
-        lines.group_by("kind").agg(n=sum_of(NUMBER), name="op", on_error=policy).to_stream()
+        lines.group_by("kind").agg(n=sum_(NUMBER), name="op", on_error=policy).to_stream()
     ),
     "window_agg": lambda lines, policy: (
         lines.group_by("kind")
         .window(tumbling(MINUTE))
-        .agg(n=sum_of(NUMBER), emit="update", name="op", on_error=policy)
+        .agg(n=sum_(NUMBER), emit="update", name="op", on_error=policy)
         .to_stream()
     ),
 }

@@ -14,12 +14,16 @@ from headrace import (
     StreamBuilder,
     TopologyError,
     TopologyTestDriver,
+    avg,
+    count,
     hopping,
+    max_,
     serdes,
     session,
+    sum_,
     tumbling,
 )
-from headrace.columns import avg, col, count, max as maximum, sum as total
+from headrace.columns import col
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -43,7 +47,7 @@ def built(windows: Any) -> Any:
     builder = StreamBuilder("job")
     readings = builder.source("in", READINGS)
     by_columns = readings.where(col("value") != 7).group_by("sensor").window(windows, grace=SECOND)
-    measured = by_columns.agg(n=count(), s=total("value"), top=maximum("value"), mean=avg("value"))
+    measured = by_columns.agg(n=count(), s=sum_("value"), top=max_("value"), mean=avg("value"))
     measured.sink("columns", serdes.plain)
     measured.late().sink("late", READINGS)
     by_key = readings.where(lambda one: one.value != 7).key_by(lambda one: one.sensor)

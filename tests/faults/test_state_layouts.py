@@ -15,6 +15,7 @@ import pytest
 from headrace import (
     Processor,
     Record,
+    count,
     count_window,
     event_timer,
     hopping,
@@ -23,11 +24,11 @@ from headrace import (
     serdes,
     session,
     sliding,
+    sum_,
     tumbling,
     value_state,
     window_state,
 )
-from headrace.columns import count, sum as sum_of
 from headrace.errors import StateError
 from headrace.runtime.jobs.reset import exported, import_state, rescale
 from headrace.runtime.stage import PROCESSORS
@@ -119,7 +120,7 @@ OPERATORS: dict[str, dict[str, Build]] = {
     "Aggregate": {"count": lambda given: given.left.count(name=given.name).to_stream()},
     "AggregateColumns": {
         "columns": lambda given: (
-            given.left.group_by("k").agg(count(), total=sum_of("n"), name=given.name).to_stream()
+            given.left.group_by("k").agg(count(), total=sum_("n"), name=given.name).to_stream()
         )
     },
     "TimeWindow": {
@@ -128,7 +129,7 @@ OPERATORS: dict[str, dict[str, Build]] = {
         "window_columns": lambda given: (
             given.left.group_by("k")
             .window(tumbling(10 * SECOND))
-            .agg(total=sum_of("n"), name=given.name)
+            .agg(total=sum_("n"), name=given.name)
             .to_stream()
         ),
     },

@@ -7,19 +7,34 @@ from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headrace import serdes
+from headrace import (
+    Measure,
+    aggregate,
+    avg,
+    collect,
+    count,
+    count_distinct,
+    max_,
+    min_,
+    reduce,
+    serdes,
+    sum_,
+    top,
+)
 from headrace.errors import TopologyError
 from headrace.runtime import TopologyTestDriver
-from headrace.runtime.aggregates.algebra import STANDARD_ERROR, HyperLogLog
+from headrace.runtime.aggregates.algebra import ABSENT, STANDARD_ERROR, HyperLogLog
+from headrace.runtime.aggregates.algebras import algebra_of
 from headrace.streams import KeyedStream, StreamBuilder, Table
-from headrace.streams.windowed import WindowedStream
-from headrace.topology import Accumulator, EntriesSerde
-from headrace.topology.windows import session, tumbling
+from headrace.streams.windowed import WindowedStream, WindowedTable
+from headrace.topology import Accumulator, Aggregate, EntriesSerde, state_shape
+from headrace.topology.windows import count_window, hopping, session, sliding, tumbling
 
 SECOND = timedelta(seconds=1)
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -36,6 +51,20 @@ class Joined(Accumulator[Any, str]):
 
     def result(self) -> str:
         return self.text
+
+
+class Added(Accumulator[Any, int]):
+    def __init__(self) -> None:
+        self.total = 0
+
+    def add(self, value: Any) -> None:
+        self.total += value["n"]
+
+    def merge(self, other: Added) -> None:
+        self.total += other.total
+
+    def result(self) -> int:
+        return self.total
 
 
 def results(
@@ -197,6 +226,18 @@ def test_what_cannot_be_kept_is_refused_when_it_is_built() -> None:
             keyed.collect(limit=wrong)  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="emit='close'"):
         keyed.avg(emit="close")  # type: ignore[call-overload]
+    for build, message in (
+        (keyed.agg, "nothing to compute"),
+        (lambda: keyed.agg(len), "takes aggregates, not <built-in function len>"),  # type: ignore[arg-type]
+        (lambda: keyed.agg(count(), count()), r"two aggregates the name 'count'(.|\n)*\.named\("),
+        (lambda: keyed.agg(n=count("n")), r"by the column n, and a keyed(.|\n)*group_by\("),
+        (lambda: keyed.agg(n=sum_("n")), r"^sum at .*test_aggregates.py:\d+ goes by the column n"),
+        (lambda: keyed.agg(n=top(0)), "top at .* cannot keep 0"),
+        (lambda: keyed.agg(n=sum_(max), o=reduce(len)), "function.result, value.* not accept"),  # type: ignore[arg-type]
+        (lambda: keyed.window(session(SECOND)).agg(n=aggregate(Joined)), "cannot merge"),
+    ):
+        with pytest.raises(TopologyError, match=message):
+            build()
 
 
 def test_entries_that_are_cut_off_are_refused() -> None:
@@ -254,6 +295,7 @@ GATHERS: dict[str, Gather] = {
     "distinct": lambda k: k.collect(distinct=True, limit=4),
     "reduce": lambda k: k.reduce(lambda a, b: {"n": a["n"] * 3 + b["n"], "id": b["id"]}),
     "custom": lambda k: k.aggregate(Joined),
+    "merged": lambda k: k.aggregate(Added),
 }
 
 RECORDS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-3, 3)), max_size=20)
@@ -276,6 +318,7 @@ def expected(name: str, values: list[dict[str, int]]) -> Any:
         "first": lambda: values[:3],
         "distinct": lambda: values[:4],
         "custom": lambda: "".join(map(str, numbers)),
+        "merged": lambda: sum(numbers),
     }
     if name in answers:
         return answers[name]()
@@ -295,6 +338,137 @@ def test_the_last_value_of_each_key_does_not_depend_on_batches_or_queues(
     last = dict(results(GATHERS[name], numbered, cuts, queues))
     by_key = {key: [v for k, v in numbered if k == key] for key in dict(numbered)}
     assert last == {key: expected(name, values) for key, values in by_key.items()}
+
+
+# Several at once: each must be what it is alone.
+
+MEASURES: dict[str, Measure[Any]] = {
+    "count": count(),
+    "count_distinct": count_distinct(lambda v: v["n"]),
+    "estimate": count_distinct(lambda v: v["n"], approximate=True),
+    "sum": sum_(lambda v: v["n"]),
+    "avg": avg(lambda v: v["n"]),
+    "min": min_(lambda v: v["n"]),
+    "max": max_(lambda v: v["n"]),
+    "top": top(3, lambda v: v["n"]),
+    "collect": collect(),
+    "first": collect(limit=3),
+    "distinct": collect(distinct=True, limit=4),
+    "reduce": reduce(lambda a, b: {"n": a["n"] * 3 + b["n"], "id": b["id"]}),
+    "custom": aggregate(Joined),
+    "merged": aggregate(Added()),
+}
+
+
+#: What cannot take a value without a number; a reducer takes the first one whatever it is.
+BREAKING = sorted(set(MEASURES) - {"count", "collect", "first", "distinct", "reduce"})
+
+
+@settings(max_examples=40, deadline=timedelta(seconds=5))
+@given(
+    breaking=st.sampled_from(BREAKING),
+    names=st.lists(st.sampled_from(list(MEASURES)), min_size=1, max_size=6, unique=True),
+    records=st.lists(st.tuples(st.sampled_from("ab"), st.integers(-3, 3) | st.none())),
+    cuts=st.sets(st.integers(1, 9)),
+    each=st.booleans(),
+)
+def test_several_aggregates_at_once_are_what_each_is_alone(
+    breaking: str,
+    names: list[str],
+    records: list[tuple[str, int | None]],
+    cuts: set[int],
+    each: bool,
+) -> None:
+    """A record without a number fails in one, and must count for no other one either."""
+    chosen = list(dict.fromkeys((*names, breaking)))
+    measures = [MEASURES[name].named(name) for name in chosen]
+    values = [
+        (key, {"id": index} if n is None else {"n": n, "id": index})
+        for index, (key, n) in enumerate(records)
+    ]
+    found = results(
+        lambda k: k.agg(*measures, emit="each" if each else "update", on_error="skip"), values, cuts
+    )
+    good = [(key, value) for key, value in values if "n" in value]
+    rows = []
+    for at, (key, _) in enumerate(good):
+        so_far = [value for other, value in good[: at + 1] if other == key]
+        rows.append((key, {name: expected(name, so_far) for name in chosen}))
+    assert found == rows if each else dict(found) == dict(rows)
+    assert all(list(row) == chosen for _, row in found)
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        tumbling(10 * SECOND),
+        hopping(10 * SECOND, 5 * SECOND),
+        sliding(6 * SECOND),
+        session(4 * SECOND),
+        count_window(3),
+    ],
+    ids=repr,
+)
+@settings(max_examples=4, deadline=timedelta(seconds=5))
+@given(
+    records=st.lists(st.tuples(st.sampled_from("ab"), st.integers(-3, 3), st.integers(0, 30))),
+    cut=st.integers(0, 9),
+)
+def test_windows_gather_several_at_once(
+    windows: Any, records: list[tuple[str, int, int]], cut: int
+) -> None:
+    names = ["count", "max", "collect", "merged", *(["reduce"] if cut % 2 else [])]
+    builder = StreamBuilder("windows")
+    source = builder.source("in", serdes.plain, allowed_lateness=5 * SECOND)
+    windowed = source.key_by(lambda v: v["key"]).window(windows)
+    tables: dict[str, WindowedTable[Any, Any, Any]] = {
+        "row": windowed.agg(*(MEASURES[name].named(name) for name in names)),
+        "count": windowed.count(),
+        "max": windowed.max(lambda v: v["n"]),
+        "collect": windowed.collect(),
+        "merged": windowed.aggregate(Added),
+        "reduce": windowed.reduce(lambda a, b: {"n": a["n"] * 3 + b["n"], "id": b["id"]}),
+    }
+    for name, table in tables.items():
+        told = table.to_stream(with_window=True).map_values(lambda one: (one.start, one.value))
+        told.sink(name, serdes.plain)
+    sides = ("row", "count") if windows != count_window(3) else ()
+    for name in sides:
+        tables[name].late().sink(f"late-{name}", serdes.plain)
+    with TopologyTestDriver(builder.build()) as driver:
+        taken = driver.input("in", serdes.plain)
+        for batch in (records[:cut], records[cut:], [("z", 0, 100)], [("z", 0, 200)]):
+            with driver.batch():
+                for key, n, at in batch:
+                    taken.send({"key": key, "n": n, "id": at}, time=START + at * SECOND)
+
+        def read(topic: str) -> list[tuple[Any, ...]]:
+            found = driver.output(topic, serdes.plain).read_all()
+            return sorted(((r.key, *r.value) for r in found), key=itemgetter(0, 1))
+
+        alone = {name: read(name) for name in names}
+        rows = read("row")
+        late = [driver.output(f"late-{name}", serdes.plain).read_all() for name in sides]
+        assert late[:1] == late[1:]
+    for name, found in alone.items():
+        assert [(key, start, row[name]) for key, start, row in rows] == found
+
+
+def test_the_state_of_several_goes_by_their_names_and_not_by_their_order() -> None:
+    def gathered(*measures: Measure[Any]) -> Aggregate:
+        builder = StreamBuilder("job")
+        table = builder.source("in", serdes.plain).key_by(str).agg(*measures, name="row")
+        table.sink("out", serdes.plain)
+        operator = builder.build().operator("row")
+        assert isinstance(operator, Aggregate)
+        return operator
+
+    first = gathered(count(), sum_(lambda v: v["n"]), collect())
+    second = gathered(collect(), sum_(lambda v: v["n"]), count())
+    assert state_shape(first) == state_shape(second) != state_shape(gathered(count()))
+    one, other = algebra_of(first.aggregation), algebra_of(second.aggregation)
+    written = one.encode([one.add(ABSENT, {"n": 5}, 1)])
+    assert other.result(*other.decode(written)) == {"collect": [{"n": 5}], "sum": 5, "count": 1}
 
 
 WINDOWED: dict[str, tuple[Callable[[WindowedStream[str, Any]], Any], Any]] = {

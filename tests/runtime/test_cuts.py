@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from headrace import StreamBuilder, Topology, TopologyTestDriver, columns as of, serdes
+from headrace import (
+    StreamBuilder,
+    Topology,
+    TopologyTestDriver,
+    avg,
+    count,
+    max_,
+    min_,
+    serdes,
+    sum_,
+)
+from headrace.columns import col, if_else
 from headrace.runtime import TestRecord
 from headrace.topology import Accumulator
 from headrace.topology.windows import count_window, hopping, session, sliding, tumbling
@@ -206,9 +217,9 @@ def by_columns(builder: StreamBuilder) -> Any:
 
 
 def measures() -> Sequence[Any]:
-    ranked = of.if_else(of.col("n") % 3 == 0, float("nan"), of.col("n") * 1.0)
-    extremes = of.min(ranked).named("least"), of.max(ranked).named("most")
-    return of.count(), of.sum("n"), of.min("n"), of.max("n"), of.avg("n"), *extremes
+    ranked = if_else(col("n") % 3 == 0, float("nan"), col("n") * 1.0)
+    extremes = min_(ranked).named("least"), max_(ranked).named("most")
+    return count(), sum_("n"), min_("n"), max_("n"), avg("n"), *extremes
 
 
 SHAPES = shapes()

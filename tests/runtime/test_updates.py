@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headrace import serdes
+from headrace import (
+    aggregate,
+    avg,
+    collect,
+    count,
+    count_distinct,
+    max_,
+    min_,
+    reduce,
+    serdes,
+    sum_,
+    top,
+)
 from headrace.errors import TopologyError, UserCodeError
 from headrace.runtime import TopologyTestDriver
 from headrace.streams import KeyedStream, Stream, StreamBuilder, Table
@@ -91,6 +103,24 @@ GATHERS: dict[str, tuple[Gather, Callable[[list[tuple[str, int]]], Any]]] = {
     ),
     "custom": (lambda k: k.aggregate(Sum), lambda found: sum(n for _, n in found)),
 }
+GATHERS["row"] = (
+    lambda k: k.agg(
+        custom=aggregate(Sum),
+        count=count(),
+        sum=sum_(lambda v: v[1]),
+        avg=avg(lambda v: v[1]),
+        min=min_(lambda v: v[1]),
+        max=max_(lambda v: v[1]),
+        top=top(2, lambda v: v[1]),
+        collect=collect(),
+        count_distinct=count_distinct(lambda v: v[1]),
+    ),
+    lambda found: {
+        name: answer(found)
+        for name, (_, answer) in GATHERS.items()
+        if name not in ("row", "unique")
+    },
+)
 WORDS = st.lists(st.sampled_from(["a1", "a2", "a3", "b1", "b2", "c1"]), max_size=24)
 
 
@@ -102,9 +132,9 @@ def test_aggregates_of_updates_hold_what_is_true_now(
 ) -> None:
     gather, answer = GATHERS[name]
     letters: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for word, count in sorted(Counter(words).items()):
-        if count != 3:
-            letters[word[0]].append((word, count))
+    for word, seen in sorted(Counter(words).items()):
+        if seen != 3:
+            letters[word[0]].append((word, seen))
     expected = {letter: answer(found) for letter, found in letters.items()}
     assert table(by_letter(gather), words, cuts, queues) == expected
 
@@ -198,6 +228,7 @@ def test_aggregates_that_cannot_take_back_are_refused_when_they_are_built() -> N
         (lambda k: k.aggregate(Stubborn), r"cannot take a value back(.|\n)*remove\(value\)"),
         (lambda k: k.count_distinct(approximate=True), r"count exactly"),
         (lambda k: k.count(emit="each"), r"no result for each record"),
+        (lambda k: k.agg(n=count(), m=reduce(max)), r"'m' of 'agg-words' (.|\n)*use aggregate"),
     ]
     for gather, message in refused:
         with pytest.raises(TopologyError, match=message):

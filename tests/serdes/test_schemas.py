@@ -14,8 +14,8 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark import cloudpickle
 
-from headrace import StreamBuilder, TopologyTestDriver, serdes
-from headrace.columns import col, count, sum as total
+from headrace import StreamBuilder, TopologyTestDriver, count, serdes, sum_
+from headrace.columns import col
 from headrace.errors import DeserializationError, SerializationError
 from headrace.serdes import RegisteredSchema, SchemaRegistry
 
@@ -145,7 +145,7 @@ def test_protobuf_columns_tell_absent_from_empty() -> None:
 def test_pipelines_of_columns_read_them(serde: Any, orders: list[Any]) -> None:
     builder = StreamBuilder("job")
     found = builder.source("orders", serde).where(col("price") > 0)
-    found.group_by("city").agg(count(), total("price")).to_stream().sink("out", serdes.json)
+    found.group_by("city").agg(count(), sum_("price")).to_stream().sink("out", serdes.json)
     with TopologyTestDriver(builder.build()) as driver:
         with driver.batch():
             for order in orders:

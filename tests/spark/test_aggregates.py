@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from headrace import StreamBuilder, Table, Topology, TopologyTestDriver, serdes
+from headrace import (
+    StreamBuilder,
+    Table,
+    Topology,
+    TopologyTestDriver,
+    collect,
+    count,
+    count_distinct,
+    max_,
+    serdes,
+    sum_,
+)
 from headrace.spark.transactions import assert_same_on_spark
 
 pytestmark = pytest.mark.spark
@@ -26,6 +37,13 @@ def gathered() -> Topology:
         "max": words.max(),
         "top": words.top(2, len),
         "list": words.collect(distinct=True, limit=3),
+        "row": words.agg(
+            count(),
+            letters=sum_(len),
+            longest=max_(len),
+            sizes=count_distinct(len),
+            words=collect(),
+        ),
     }
     for topic, table in tables.items():
         table.to_stream(name=f"updates-{topic}").sink(topic, serdes.plain)
@@ -33,6 +51,8 @@ def gathered() -> Topology:
     counts = builder.source("seen", serdes.string).key_by(lambda word: word).count()
     groups = counts.to_stream(name="counts").key_by(lambda count: count)
     groups.count(name="groups").to_stream(name="sizes").sink("sizes", serdes.plain)
+    moved = groups.agg(n=count(), most=max_(), name="moved").to_stream(name="moves")
+    moved.sink("moved", serdes.plain)
     return builder.build()
 
 

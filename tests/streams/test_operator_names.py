@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 import headrace.streams
-from headrace import Processor, StreamBuilder, serdes, tumbling
-from headrace.columns import count
+from headrace import Processor, StreamBuilder, count, serdes, tumbling
 from headrace.streams import KeyedStream, Stream
 from headrace.topology import Accumulator
 
@@ -27,6 +26,7 @@ ADD_NOTHING = {
     "Stream.left_join",
     "Stream.outer_join",
     "KeyedStream.window",
+    "Measure.named",
     "ProcessedStream.output",
     "Stream.group_by_key",
     "StreamBuilder.build",

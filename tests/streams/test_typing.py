@@ -19,7 +19,10 @@ from headrace import (
     Table,
     WindowedStream,
     WindowedTable,
+    max_,
     serdes,
+    sum_,
+    top,
     tumbling,
 )
 from headrace.columns import col
@@ -95,6 +98,8 @@ def test_aggregates_know_their_results() -> None:
     assert_type(words.min(), Table[str, str])
     assert_type(words.max(len), Table[str, str])
     assert_type(words.top(3, len), Table[str, list[str]])
+    row = words.agg(max_(), size=sum_(len), best=top(3, lambda word: word.lower()))
+    assert_type(row, Table[str, dict[str, Any]])
     assert_type(words.collect(distinct=True, limit=2), Table[str, list[str]])
     assert_type(words.reduce(lambda left, right: left + right), Table[str, str])
     assert_type(words.map_values(len).aggregate(Average), Table[str, float])

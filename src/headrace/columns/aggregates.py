@@ -10,18 +10,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.expressions import Expression, Name, Node, Value, node_of
+from headrace.columns.expressions import Name, Node
 from headrace.columns.functions import evaluate
 from headrace.columns.schema import WIDE
 
 #: ``total`` is a sum of updates, which is null again when its last value is taken back.
 Kind = Literal["count", "sum", "min", "max", "avg", "total"]
+#: What may be asked of groups.
+COLUMN_KINDS: Final[tuple[Kind, ...]] = ("count", "sum", "min", "max", "avg")
 #: Cells of each kind, by the way in which they merge.
 _CELLS: dict[str, tuple[str, ...]] = {
     "count": ("count",),
@@ -37,17 +39,13 @@ _DIGITS_128, _DIGITS_256 = 38, 76
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
-    """One result per group: made with :func:`count`, :func:`sum` and their like."""
+class ColumnMeasure:
+    """One result per group of columns."""
 
     kind: Kind
     #: None: whole records are counted.
     argument: Node | None = None
     name: str = ""
-
-    def named(self, name: str) -> Measure:
-        """Name the column that this gives."""
-        return Measure(self.kind, self.argument, name)
 
     @property
     def column(self) -> str:
@@ -74,7 +72,7 @@ class Measure:
             return None
         return total / number if self.kind == "avg" else total
 
-    def of_updates(self) -> Measure:
+    def of_updates(self) -> ColumnMeasure:
         """Return one that takes values back.
 
         Raises
@@ -89,43 +87,7 @@ class Measure:
             )
             raise TypeError(message)
         kind: Kind = "total" if self.kind == "sum" else self.kind
-        return Measure(kind, self.argument, self.column)
-
-
-def _measure(kind: Kind, of: Any) -> Measure:
-    node = node_of(of if isinstance(of, Expression) or of is None else Expression(Name(of)))
-    return Measure(kind, None if node == Value(None) else node)
-
-
-def count(of: Expression | str | None = None) -> Measure:
-    """Count records, or those where a column is not null.
-
-    Examples
-    --------
-    >>> count().named("orders").column, count("price").column
-    ('orders', 'count_price')
-    """
-    return _measure("count", of)
-
-
-def sum(of: Expression | str) -> Measure:  # noqa: A001 - read as columns.sum
-    """Add values up, null where there is none; integers and decimals stay exact."""
-    return _measure("sum", of)
-
-
-def min(of: Expression | str) -> Measure:  # noqa: A001 - read as columns.min
-    """Return the least value, null where there is none."""
-    return _measure("min", of)
-
-
-def max(of: Expression | str) -> Measure:  # noqa: A001 - read as columns.max
-    """Return the greatest value, null where there is none."""
-    return _measure("max", of)
-
-
-def avg(of: Expression | str) -> Measure:
-    """Return the mean of values, null where there is none; a decimal of decimals."""
-    return _measure("avg", of)
+        return ColumnMeasure(kind, self.argument, self.column)
 
 
 @dataclass(slots=True)
@@ -141,7 +103,7 @@ class Partials:
 
 
 def group(
-    keys: Sequence[pa.Array], measures: Sequence[Measure], batch: pa.RecordBatch, first: int
+    keys: Sequence[pa.Array], measures: Sequence[ColumnMeasure], batch: pa.RecordBatch, first: int
 ) -> Partials:
     """Combine the records of a batch; ``first`` is the number of its first record."""
     columns: list[tuple[str, pa.Array | None]] = []

@@ -23,7 +23,7 @@ from headrace.columns.values import ColumnValues, python_values
 from headrace.spelling import did_you_mean
 
 if TYPE_CHECKING:
-    from headrace.columns.aggregates import Measure
+    from headrace.columns.aggregates import ColumnMeasure
 
 
 #: An array, or a scalar that stands for the same value in every row.
@@ -519,15 +519,17 @@ class CellsOf:
 
     Examples
     --------
-    >>> from headrace.columns import Schema, avg, count
-    >>> cells = CellsOf(Schema.of(int), (count(), avg("value")), ())
+    >>> from headrace.columns import Schema, col
+    >>> from headrace.columns.aggregates import ColumnMeasure
+    >>> mean = ColumnMeasure("avg", col("value").node)
+    >>> cells = CellsOf(Schema.of(int), (ColumnMeasure("count"), mean), ())
     >>> cells(3), cells.of_many([4, 5]), cells.result((2, 9, 2))
     ((1, 3, 1), [(1, 4, 1), (1, 5, 1)], {'count': 2, 'avg_value': 4.5})
     """
 
     #: Of the records.
     schema: Schema
-    measures: tuple[Measure, ...]
+    measures: tuple[ColumnMeasure, ...]
     #: Names and types of the columns of the key.
     keys: tuple[tuple[str, pa.DataType], ...]
 

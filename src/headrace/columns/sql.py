@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.columns.aggregates import Measure
+from headrace.columns.aggregates import ColumnMeasure
 from headrace.columns.expressions import Call, Name, Node, Value
 from headrace.errors import TopologyError
 from headrace.spelling import did_you_mean
@@ -29,7 +29,7 @@ class Query:
     where: Node | None
     #: Columns of the key; empty where nothing is grouped.
     keys: Named
-    measures: tuple[Measure, ...]
+    measures: tuple[ColumnMeasure, ...]
     #: A condition over the key and the measures.
     having: Node | None
     #: What comes out: of the key and the measures where something is grouped; empty for all.
@@ -221,7 +221,7 @@ class _StatementReader:
         having = self._statement.args.get("having")
         condition = None if having is None else self._node(having.this)
         measures = tuple(
-            Measure(kind, argument, name) for (kind, argument), name in self._measures.items()
+            ColumnMeasure(kind, argument, name) for (kind, argument), name in self._measures.items()
         )
         if not measures:
             raise _refused(self._statement, "group by needs an aggregate, such as count(*)")
@@ -264,7 +264,7 @@ class _StatementReader:
             elif kind == "Column":
                 yield str(item.name), item
             elif kind in _MEASURES:
-                yield Measure(_MEASURES[kind], self._argument(item)).column, item
+                yield ColumnMeasure(_MEASURES[kind], self._argument(item)).column, item
             elif kind in ("Anonymous", "Window"):
                 raise _refused(item, _unknown(item))
             else:

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from headrace.streams.aggregates import (
+    Measure,
+    aggregate,
+    avg,
+    collect,
+    count,
+    count_distinct,
+    max_,
+    min_,
+    reduce,
+    sum_,
+    top,
+)
 from headrace.streams.builder import StreamBuilder
 from headrace.streams.joins.chain import StreamJoin
 from headrace.streams.joins.results import JoinedStream
@@ -18,6 +31,7 @@ __all__ = [
     "GlobalTable",
     "JoinedStream",
     "KeyedStream",
+    "Measure",
     "ProcessedStream",
     "Stream",
     "StreamBuilder",
@@ -25,4 +39,14 @@ __all__ = [
     "Table",
     "WindowedStream",
     "WindowedTable",
+    "aggregate",
+    "avg",
+    "collect",
+    "count",
+    "count_distinct",
+    "max_",
+    "min_",
+    "reduce",
+    "sum_",
+    "top",
 ]

@@ -1,14 +1,17 @@
-"""Aggregations: what they are described by, the same for keyed and for windowed streams."""
+"""Aggregates as values, and what they are described by, for keyed and for windowed streams."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, overload
 
 from headrace import serdes
+from headrace.columns import Expression
+from headrace.columns.cells import CellsSerde
 from headrace.errors import HeadraceError, TopologyError
 from headrace.serdes.inference import hint_name, plain_serde_for, result_hint
 from headrace.streams.flow import check_function
@@ -41,6 +44,162 @@ if TYPE_CHECKING:
     from headrace.topology.windows import Windows
 
 
+V = TypeVar("V")
+V_contra = TypeVar("V_contra", contravariant=True)
+Number = int | float | Decimal
+Column = Expression | str
+Row = dict[str, Any]
+
+
+# The vocabulary: what agg takes.
+
+#: What kinds are called where they differ from their functions.
+_LABELS: dict[AggregationKind, str] = {
+    "collect_distinct": "collect",
+    "custom": "aggregate",
+    "estimate_distinct": "count_distinct",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure(Generic[V_contra]):
+    """One aggregate of the values of a key; made with :func:`count`, :func:`sum_` and their like.
+
+    What looks at values takes a function for ``key_by(...).agg``, and a column for
+    ``group_by(...).agg``.
+    """
+
+    kind: AggregationKind
+    #: A function of the value, or a column; the reducer, or what makes accumulators.
+    of: Callable[..., Any] | Accumulator[V_contra, Any] | Column | None = None
+    #: Most values that are kept.
+    limit: int | None = None
+    #: Writes what a reducer or an accumulator keeps.
+    serde: Serde[Any] | None = None
+    name: str = ""
+
+    def named(self, name: str) -> Measure[V_contra]:
+        """Name what this gives in a row, where the name is one that ``agg`` takes itself."""
+        return replace(self, name=name)
+
+    @property
+    def label(self) -> str:
+        """What the method of this kind is called."""
+        return _LABELS.get(self.kind, self.kind)
+
+
+def count(of: Column | None = None) -> Measure[object]:
+    """Count records, or those where a column is not null.
+
+    Examples
+    --------
+    >>> from headrace import StreamBuilder, count, serdes
+    >>> words = StreamBuilder("job").source("words", serdes.string)
+    >>> words.key_by(len).agg(count()), words.group_by("value").agg(words=count())
+    (<table 'agg-words'>, <table 'agg-words-2'>)
+    """
+    return Measure("count", of)
+
+
+def count_distinct(
+    of: Callable[[V], object] | None = None, *, approximate: bool = False
+) -> Measure[V]:
+    """Count different values, or results of a function; see :meth:`KeyedStream.count_distinct`."""
+    return Measure("estimate_distinct" if approximate else "count_distinct", of)
+
+
+@overload
+def sum_(of: Column | None = None) -> Measure[Any]: ...
+@overload
+def sum_(of: Callable[[V], Number]) -> Measure[V]: ...
+def sum_(of: Callable[..., Number] | Column | None = None) -> Measure[Any]:
+    """Add up values, what a function finds in them, or a column; integers and decimals are exact.
+
+    Of a column it is null where there is no value.
+    """
+    return Measure("sum", of)
+
+
+@overload
+def avg(of: Column | None = None) -> Measure[Any]: ...
+@overload
+def avg(of: Callable[[V], Number]) -> Measure[V]: ...
+def avg(of: Callable[..., Number] | Column | None = None) -> Measure[Any]:
+    """Average values, what a function finds in them, or a column; a decimal of decimals.
+
+    Of a column it is null where there is no value.
+    """
+    return Measure("avg", of)
+
+
+@overload
+def min_(of: Column | None = None) -> Measure[Any]: ...
+@overload
+def min_(of: Callable[[V], Any]) -> Measure[V]: ...
+def min_(of: Callable[..., Any] | Column | None = None) -> Measure[Any]:
+    """Keep the whole value with the least result of a function, or the least value of a column."""
+    return Measure("min", of)
+
+
+@overload
+def max_(of: Column | None = None) -> Measure[Any]: ...
+@overload
+def max_(of: Callable[[V], Any]) -> Measure[V]: ...
+def max_(of: Callable[..., Any] | Column | None = None) -> Measure[Any]:
+    """Keep the whole value with the greatest result of a function, or the greatest of a column."""
+    return Measure("max", of)
+
+
+def top(n: int, of: Callable[[V], Any] | None = None) -> Measure[V]:
+    """Keep the ``n`` values with the greatest results of a function; see :meth:`KeyedStream.top`."""
+    return Measure("top", of, limit=n)
+
+
+def collect(*, distinct: bool = False, limit: int | None = None) -> Measure[object]:
+    """Keep the values as a list, in the order of arrival; see :meth:`KeyedStream.collect`."""
+    return Measure("collect_distinct" if distinct else "collect", limit=limit)
+
+
+def reduce(function: Callable[[V, V], V], *, serde: Serde[V] | None = None) -> Measure[V]:
+    """Fold values into one by a function; see :meth:`KeyedStream.reduce`."""
+    return Measure("reduce", function, serde=serde)
+
+
+def aggregate(
+    accumulator: Accumulator[V, Any] | Callable[[], Accumulator[V, Any]],
+    *,
+    serde: Serde[Any] | None = None,
+) -> Measure[V]:
+    """Fold values into an accumulator of your own; see :meth:`KeyedStream.aggregate`."""
+    return Measure("custom", accumulator, serde=serde)
+
+
+def measures_of(
+    step: NextOperator, measures: Sequence[Any], named: Mapping[str, Any]
+) -> list[Measure[Any]]:
+    """Return what ``agg`` was given, by name or not.
+
+    Raises
+    ------
+    TopologyError
+        There is nothing, or something else.
+    """
+    for one in (*measures, *named.values()):
+        if not isinstance(one, Measure):
+            raise TopologyError(
+                f"agg at {step.caller.origin} takes aggregates, not {one!r:.100}",
+                hint='make them with count(), sum_("price") and their like, from headrace',
+            )
+    if not measures and not named:
+        raise TopologyError(
+            f"agg at {step.caller.origin} has nothing to compute", hint="for example agg(n=count())"
+        )
+    return [*measures, *(one.named(name) for name, one in named.items())]
+
+
+# What an aggregate becomes in a keyed or a windowed stream.
+
+
 @dataclass(frozen=True, slots=True)
 class Gathering:
     """An aggregation, and what is known of its results."""
@@ -49,6 +208,8 @@ class Gathering:
     result: Known
     #: Records may be combined before the shuffle.
     merges: bool = True
+    #: Windows may be put together from parts.
+    meets: bool = True
 
     def check_travel(self, step: NextOperator, *, combined: bool) -> None:
         """Refuse values that must travel one by one and have no serde.
@@ -58,7 +219,7 @@ class Gathering:
         TopologyError
             Their type is known and has no serde.
         """
-        if not combined and self.aggregation.kind not in ("count", "reduce"):
+        if not combined and self.aggregation.kinds - {"count", "reduce"}:
             travelling(step)
 
 
@@ -67,57 +228,92 @@ def travelling(step: NextOperator) -> Serde[Any]:
     return step.flow.value.needed_serde(step.name, "needs them in the partition of their key")
 
 
-def gather_count(step: NextOperator) -> Gathering:
-    """Describe a count of records."""
-    aggregation = Aggregation(kind="count", state_serde=serdes.int, value_serde=serdes.nothing)
-    return Gathering(aggregation, step.known(builtins.int))
+def gathered(step: NextOperator, measure: Measure[Any]) -> Gathering:
+    """Describe one aggregate.
+
+    Raises
+    ------
+    TopologyError
+        It cannot gather what flows here.
+    """
+    if isinstance(measure.of, Expression | str):
+        raise TopologyError(
+            f"{measure.label} at {step.caller.origin} goes by the column {measure.of!s}, and a"
+            " keyed stream by functions of the value",
+            hint='give it a function, such as lambda order: order["price"], or group by columns:'
+            ' group_by("city").agg(...)',
+        )
+    match measure.kind:
+        case "reduce":
+            return _reduced(step, measure)
+        case "custom":
+            return _custom(step, measure)
+    if measure.of is not None:
+        check_function(measure.label, measure.of, ("value",), step.caller.origin)
+    match measure.kind:
+        case "min" | "max" | "top" | "collect" | "collect_distinct":
+            return _kept(step, measure)
+        case "count_distinct" | "estimate_distinct":
+            return _distinct(step, measure)
+    return _number(step, measure)
 
 
-def gather_sum(step: NextOperator, selector: Callable[[Any], Any] | None) -> Gathering:
-    """Describe a sum of values, or of what a selector finds in them."""
-    numbers = _selected(step, "sum", selector)
-    aggregation = Aggregation(
-        kind="sum",
-        state_serde=serdes.int if numbers.hint is builtins.int else serdes.plain,
-        value_serde=step.flow.value.serde_or_plain(),
-        function=selector,
-    )
-    return Gathering(aggregation, step.known(numbers.hint))
-
-
-def gather_reduce(
-    step: NextOperator, function: Callable[[Any, Any], Any], serde: Serde[Any] | None
+def gathered_row(
+    step: NextOperator, measures: Sequence[Any], named: Mapping[str, Any]
 ) -> Gathering:
-    """Describe a fold of values into one."""
-    check_function("reduce", function, ("result", "value"), step.caller.origin)
-    chosen = serde or travelling(step)
+    """Describe several aggregates of the same values, which give a row.
+
+    Raises
+    ------
+    TopologyError
+        One cannot gather what flows here, or two have one name.
+    """
+    chosen = measures_of(step, measures, named)
+    parts: dict[str, Gathering] = {}
+    for one in chosen:
+        name = one.name or one.label
+        if name in parts:
+            raise TopologyError(
+                f"agg at {step.caller.origin} gives two aggregates the name '{name}'",
+                hint="name one of them otherwise, with .named(...) or as name=...",
+            )
+        parts[name] = gathered(step, one)
+    writers = [one.serde for one in chosen if one.kind == "reduce" and one.serde is not None]
+    writers += [part.aggregation.value_serde for part in parts.values()]
     aggregation = Aggregation(
-        kind="reduce", state_serde=chosen, value_serde=chosen, function=function
+        kind="row",
+        state_serde=CellsSerde(packs=True),
+        value_serde=next((one for one in writers if one is not serdes.nothing), serdes.nothing),
+        parts=tuple((name, part.aggregation) for name, part in parts.items()),
     )
-    return Gathering(aggregation, step.known(step.flow.value.hint, chosen), merges=False)
+    hints = tuple(part.result.hint for part in parts.values())
+    return Gathering(
+        aggregation,
+        step.known(GenericAlias(dict, (str, Union[hints]))),  # noqa: UP007 - of what is known now
+        merges=all(part.merges for part in parts.values()),
+        meets=all(part.meets for part in parts.values()),
+    )
 
 
-def gather_custom(step: NextOperator, accumulator: object, serde: Serde[Any] | None) -> Gathering:
-    """Describe a fold of values into accumulators of the user's own."""
-    sample = _sample(accumulator, step)
-    make: Any = Copies(accumulator) if isinstance(accumulator, Accumulator) else accumulator
-    state = AccumulatorSerde(make, serde or serdes.plain)
-    _check_state(sample, state, step)
+def _number(step: NextOperator, measure: Measure[Any]) -> Gathering:
+    """Describe a count, a sum or an average."""
+    if measure.kind == "count":
+        counting = Aggregation(kind="count", state_serde=serdes.int, value_serde=serdes.nothing)
+        return Gathering(counting, step.known(builtins.int))
+    numbers = _selected(step, measure).hint
+    averages = measure.kind == "avg"
     aggregation = Aggregation(
-        kind="custom",
-        state_serde=state,
+        kind=measure.kind,
+        state_serde=serdes.int if numbers is builtins.int and not averages else serdes.plain,
         value_serde=step.flow.value.serde_or_plain(),
-        accumulator=make,
+        function=_function(measure),
     )
-    result = step.known(result_hint(sample.result, step.caller.names))
-    return Gathering(aggregation, result, merges=mergeable(sample))
+    floats = averages and numbers in (builtins.int, builtins.float)
+    return Gathering(aggregation, step.known(builtins.float if floats else numbers))
 
 
-def gather_count_distinct(
-    step: NextOperator, selector: Callable[[Any], object] | None, *, approximate: bool
-) -> Gathering:
-    """Describe a count of different values."""
-    values = _selected(step, "count_distinct", selector)
+def _distinct(step: NextOperator, measure: Measure[Any]) -> Gathering:
+    values = _selected(step, measure)
     if plain_serde_for(values.hint) is None:
         kind = hint_name(values.hint)
         raise TopologyError(
@@ -126,51 +322,71 @@ def gather_count_distinct(
             hint=f"give a selector that finds something plain that identifies the {kind}",
         )
     aggregation = Aggregation(
-        kind="estimate_distinct" if approximate else "count_distinct",
-        state_serde=serdes.bytes if approximate else serdes.plain,
+        kind=measure.kind,
+        state_serde=serdes.plain if measure.kind == "count_distinct" else serdes.bytes,
         value_serde=step.flow.value.serde_or_plain(),
-        function=selector,
+        function=_function(measure),
     )
     return Gathering(aggregation, step.known(builtins.int))
 
 
-def gather_avg(step: NextOperator, selector: Callable[[Any], Any] | None) -> Gathering:
-    """Describe an average of values, or of what a selector finds in them."""
-    numbers = _selected(step, "avg", selector)
-    aggregation = Aggregation(
-        kind="avg",
-        state_serde=serdes.plain,
-        value_serde=step.flow.value.serde_or_plain(),
-        function=selector,
-    )
-    floats = numbers.hint in (builtins.int, builtins.float)
-    return Gathering(aggregation, step.known(builtins.float if floats else numbers.hint))
-
-
-def gather_extreme(
-    step: NextOperator, kind: Literal["min", "max"], selector: Callable[[Any], Any] | None
-) -> Gathering:
-    """Describe the value with the least or the greatest number."""
-    _selected(step, kind, selector)
+def _kept(step: NextOperator, measure: Measure[Any]) -> Gathering:
+    """Describe what keeps values themselves."""
+    if measure.limit is not None and (type(measure.limit) is not int or measure.limit < 1):
+        raise TopologyError(
+            f"{measure.label} at {step.caller.origin} cannot keep {measure.limit!r} values",
+            hint="give a positive number",
+        )
     chosen = travelling(step)
     aggregation = Aggregation(
-        kind=kind, state_serde=EntriesSerde(chosen), value_serde=chosen, function=selector
+        kind=measure.kind,
+        state_serde=EntriesSerde(chosen),
+        value_serde=chosen,
+        function=_function(measure),
+        limit=measure.limit,
     )
-    return Gathering(aggregation, step.known(step.flow.value.hint, chosen))
+    hint = step.flow.value.hint
+    if measure.kind in ("min", "max"):
+        return Gathering(aggregation, step.known(hint, chosen))
+    return Gathering(aggregation, step.known(GenericAlias(list, (hint,))))
 
 
-def gather_top(step: NextOperator, n: int, selector: Callable[[Any], Any] | None) -> Gathering:
-    """Describe the values with the greatest numbers."""
-    _selected(step, "top", selector)
-    _check_limit(step, "top", n)
-    return _listed(step, "top", n, selector)
+def _reduced(step: NextOperator, measure: Measure[Any]) -> Gathering:
+    check_function("reduce", measure.of, ("result", "value"), step.caller.origin)
+    chosen = measure.serde or travelling(step)
+    aggregation = Aggregation(
+        kind="reduce", state_serde=chosen, value_serde=chosen, function=_function(measure)
+    )
+    return Gathering(aggregation, step.known(step.flow.value.hint, chosen), merges=False)
 
 
-def gather_collect(step: NextOperator, *, distinct: bool, limit: int | None) -> Gathering:
-    """Describe a list of the values."""
-    if limit is not None:
-        _check_limit(step, "collect", limit)
-    return _listed(step, "collect_distinct" if distinct else "collect", limit, None)
+def _custom(step: NextOperator, measure: Measure[Any]) -> Gathering:
+    sample = _sample(measure.of, step)
+    make: Any = Copies(measure.of) if isinstance(measure.of, Accumulator) else measure.of
+    state = AccumulatorSerde(make, measure.serde or serdes.plain)
+    _check_state(sample, state, step)
+    aggregation = Aggregation(
+        kind="custom",
+        state_serde=state,
+        value_serde=step.flow.value.serde_or_plain(),
+        accumulator=make,
+    )
+    result = step.known(result_hint(sample.result, step.caller.names))
+    merges = mergeable(sample)
+    return Gathering(aggregation, result, merges=merges, meets=merges)
+
+
+def _selected(step: NextOperator, measure: Measure[Any]) -> Known:
+    """Return what is known of the numbers, or the values that are told apart."""
+    function = _function(measure)
+    if function is None:
+        return step.flow.value
+    return step.known(result_hint(function, step.caller.names))
+
+
+def _function(measure: Measure[Any]) -> Callable[..., Any] | None:
+    assert measure.of is None or callable(measure.of)
+    return measure.of
 
 
 def of_updates(gathering: Gathering, step: NextOperator, emit: str) -> Gathering:
@@ -181,13 +397,17 @@ def of_updates(gathering: Gathering, step: NextOperator, emit: str) -> Gathering
     TopologyError
         This kind of aggregate cannot take a value back, or would do so record by record.
     """
-    aggregation = gathering.aggregation
     what = f"'{step.name}' (made at {step.caller.origin}) is fed by updates, which take earlier"
     if emit == "each":
         raise TopologyError(
             f"{what} results back, and so has no result for each record",
             hint='leave emit="each" out here, or give it to the aggregate in front',
         )
+    updated = _taking_back(gathering.aggregation, what, travelling(step))
+    return replace(gathering, aggregation=updated, merges=False)
+
+
+def _taking_back(aggregation: Aggregation, what: str, values: Serde[Any]) -> Aggregation:
     refused = _CANNOT_TAKE_BACK.get(aggregation.kind)
     if aggregation.accumulator is not None and not removable(aggregation.accumulator()):
         refused = "give your accumulator a remove(value)"
@@ -197,16 +417,18 @@ def of_updates(gathering: Gathering, step: NextOperator, emit: str) -> Gathering
             hint=f'{refused}; or give emit="each" to the aggregate in front for a plain stream of'
             " results",
         )
-    state = _UPDATED_STATE.get(aggregation.kind, EntriesSerde(serdes.bytes))
-    updated = replace(
-        aggregation,
-        updates=True,
-        state_serde=EntriesSerde(aggregation.state_serde)
-        if aggregation.kind == "custom"
-        else state,
-        value_serde=travelling(step),
+    match aggregation.kind:
+        case "row":
+            state = aggregation.state_serde
+        case "custom":
+            state = EntriesSerde(aggregation.state_serde)
+        case kind:
+            state = _UPDATED_STATE.get(kind, EntriesSerde(serdes.bytes))
+    parts = tuple(
+        (name, _taking_back(part, f"'{name}' of {what}", values))
+        for name, part in aggregation.parts
     )
-    return replace(gathering, aggregation=updated, merges=False)
+    return replace(aggregation, updates=True, state_serde=state, value_serde=values, parts=parts)
 
 
 _CANNOT_TAKE_BACK = {
@@ -218,39 +440,6 @@ _UPDATED_STATE: dict[str, Serde[Any]] = {
     "count": serdes.int,
     "sum": serdes.plain,
 }
-
-
-def _listed(
-    step: NextOperator,
-    kind: AggregationKind,
-    limit: int | None,
-    selector: Callable[[Any], Any] | None,
-) -> Gathering:
-    chosen = travelling(step)
-    hint = step.flow.value.hint
-    aggregation = Aggregation(
-        kind=kind,
-        state_serde=EntriesSerde(chosen),
-        value_serde=chosen,
-        function=selector,
-        limit=limit,
-    )
-    return Gathering(aggregation, step.known(GenericAlias(list, (hint,))))
-
-
-def _check_limit(step: NextOperator, label: str, limit: object) -> None:
-    if type(limit) is not int or limit < 1:
-        raise TopologyError(
-            f"{label} at {step.caller.origin} cannot keep {limit!r} values",
-            hint="give a positive number",
-        )
-
-
-def _selected(step: NextOperator, label: str, selector: Callable[[Any], Any] | None) -> Known:
-    if selector is None:
-        return step.flow.value
-    check_function(label, selector, ("value",), step.caller.origin)
-    return step.known(result_hint(selector, step.caller.names))
 
 
 def _sample(accumulator: object, step: NextOperator) -> Accumulator[Any, Any]:
@@ -376,8 +565,7 @@ def _check_windows(
             f"window at {step.caller.origin} has grace={grace} ms, but it counts records",
             hint="leave grace= out: nothing is late for windows that count records",
         )
-    fixed = isinstance(windows, TimeWindows | CountWindows)
-    if not (fixed or gathering.merges or gathering.aggregation.kind == "reduce"):
+    if not (gathering.meets or isinstance(windows, TimeWindows | CountWindows)):
         raise TopologyError(
             f"operator '{step.name}' (made at {step.caller.origin}) gathers by windows that"
             " are put together from parts, and its accumulator cannot merge",

@@ -11,6 +11,7 @@ from headrace.columns.sql import Query, parse
 from headrace.errors import TopologyError
 from headrace.serdes import Deserializer, Serde, TableDeserializer, as_deserializer, with_key
 from headrace.serdes.inference import document_serde_for
+from headrace.streams.aggregates import Measure, avg, count, max_, min_, sum_
 from headrace.streams.flow import Flow, Known
 from headrace.streams.joins.tables import kept
 from headrace.streams.sources import SourceOptions, Topics, make_source, place_of
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 
 
 # SQL over named streams.
+
+_MEASURES: Mapping[str, Callable[[Expression | None], Measure[Any]]] = {
+    "avg": avg,
+    "count": count,
+    "max": max_,
+    "min": min_,
+    "sum": sum_,
+}
 
 
 def query(
@@ -62,7 +71,13 @@ def _grouped(
     statement: Query, stream: Stream[Any, Any], name: str | None, on_error: ErrorPolicy
 ) -> Stream[Any, Any]:
     groups = stream.group_by(*_expressions(statement.keys), on_error=on_error)
-    results = groups.agg(*statement.measures, name=name, on_error=on_error).to_stream()
+    measures = [
+        _MEASURES[one.kind](None if one.argument is None else Expression(one.argument)).named(
+            one.name
+        )
+        for one in statement.measures
+    ]
+    results = groups.agg(*measures, name=name, on_error=on_error).to_stream()
     if statement.having is not None:
         results = results.where(Expression(statement.having), on_error=on_error)
     return results.select(*_expressions(statement.columns), on_error=on_error)

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from headrace import serdes
-from headrace.columns import Expression, Measure, Schema, col
-from headrace.columns.aggregates import count, group
+from headrace.columns import Expression, Schema, col
+from headrace.columns.aggregates import COLUMN_KINDS, ColumnMeasure, group
 from headrace.columns.cells import CellsSerde
 from headrace.columns.expressions import Node, node_of
 from headrace.columns.functions import Explosion, evaluate, filtered, types_of
 from headrace.errors import TopologyError
 from headrace.serdes.inference import hint_name
+from headrace.streams.aggregates import Measure, measures_of
 from headrace.topology import Source
 from headrace.topology.operators.columns import AggregateColumns, GroupBy, Select, WhereColumns
 from headrace.topology.stages import gives_updates
 
 if TYPE_CHECKING:
+    from headrace.streams.aggregates import Row
     from headrace.streams.flow import Flow, NextOperator
     from headrace.streams.tables import Table
     from headrace.streams.windowed import WindowedGroups
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Row = dict[str, Any]
 Named = tuple[tuple[str, Node], ...]
 
 #: Cells of these types are written as MessagePack.
@@ -125,7 +126,7 @@ class ColumnGroups:
         >>> from headrace import StreamBuilder, serdes, tumbling
         >>> words = StreamBuilder("job").source("words", serdes.string).group_by("value")
         >>> words.window(tumbling(timedelta(minutes=1)))
-        <windowed stream 'group_by-words'>
+        <windows of groups 'group_by-words'>
         """
         from headrace.streams.windowed import WindowedGroups
 
@@ -133,10 +134,10 @@ class ColumnGroups:
 
     def agg(
         self,
-        *measures: Measure,
+        *measures: Measure[Any],
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
-        **named: Measure,
+        **named: Measure[Any],
     ) -> Table[Any, Row]:
         """Compute measures of each group, and give those of the groups that changed, per batch.
 
@@ -146,7 +147,7 @@ class ColumnGroups:
         Parameters
         ----------
         measures
-            Made with ``count``, ``sum``, ``min``, ``max`` and ``avg`` of :mod:`headrace.columns`.
+            Made with ``count``, ``sum_``, ``min_``, ``max_`` and ``avg`` of columns.
         name
             Name of the operator and of its state store.
         on_error
@@ -163,14 +164,13 @@ class ColumnGroups:
         Examples
         --------
         >>> from dataclasses import dataclass
-        >>> from headrace import StreamBuilder, serdes
-        >>> from headrace.columns import avg, col, count, sum
+        >>> from headrace import StreamBuilder, avg, count, serdes, sum_
         >>> @dataclass
         ... class Order:
         ...     city: str
         ...     price: int
         >>> orders = StreamBuilder("job").source("orders", serdes.json(Order))
-        >>> orders.group_by("city").agg(orders=count(), total=sum("price"), mean=avg("price"))
+        >>> orders.group_by("city").agg(orders=count(), total=sum_("price"), mean=avg("price"))
         <table 'agg-orders'>
         """
         from headrace.streams.tables import Table
@@ -188,7 +188,7 @@ class ColumnGroups:
             **step.fields,
             schema=schema,
             keys=tuple(self._keys.names),
-            measures=(*chosen, count()) if updates else chosen,
+            measures=(*chosen, ColumnMeasure("count")) if updates else chosen,
             results=results,
             key_serde=serdes.key,
             state_serde=cells_serde(types),
@@ -201,19 +201,40 @@ class ColumnGroups:
 
 def results_of(
     step: NextOperator, flow: Flow, measures: Sequence[Any], named: Mapping[str, Any]
-) -> tuple[tuple[Measure, ...], tuple[tuple[str, pa.DataType], ...]]:
+) -> tuple[tuple[ColumnMeasure, ...], tuple[tuple[str, pa.DataType], ...]]:
     """Return the measures that are asked for, and names and types of their columns.
 
     Raises
     ------
     TopologyError
-        One is no measure, or does not fit its column.
+        One is no measure of columns, or does not fit its column.
     """
-    chosen = (*measures, *(one.named(given) for given, one in named.items()))
+    chosen = tuple(_of_column(step, one) for one in measures_of(step, measures, named))
     schema = flow.value.columns
     assert schema is not None
     types = _tried(step, "agg", lambda: tuple(_measured(one, schema) for one in chosen))
     return chosen, types
+
+
+def _of_column(step: NextOperator, measure: Measure[Any]) -> ColumnMeasure:
+    kind, of = measure.kind, measure.of
+    if kind not in COLUMN_KINDS:
+        raise TopologyError(
+            f"agg at {step.caller.origin}: groups of columns have no {measure.label}",
+            hint="they have count, sum_, avg, min_ and max_; the others belong to"
+            " key_by(...).agg(...), which takes functions of the value",
+        )
+    if isinstance(of, str):
+        of = col(of)
+    if isinstance(of, Expression):
+        return ColumnMeasure(kind, of.node, measure.name)
+    if of is None and kind == "count":
+        return ColumnMeasure(kind, None, measure.name)
+    raise TopologyError(
+        f"agg at {step.caller.origin}: {kind} of groups goes by a column, not {of!r:.100}",
+        hint='name one, such as "price" or col("price") * 2; functions belong to'
+        " key_by(...).agg(...)",
+    )
 
 
 def cells_serde(types: Iterable[tuple[str, pa.DataType]]) -> CellsSerde:
@@ -298,11 +319,8 @@ def _types(columns: Named, schema: Schema) -> tuple[tuple[str, pa.DataType], ...
     return tuple((name, evaluate(node, batch).type) for name, node in columns)
 
 
-def _measured(measure: Any, schema: Schema) -> tuple[str, pa.DataType]:
+def _measured(measure: ColumnMeasure, schema: Schema) -> tuple[str, pa.DataType]:
     """Return name and type of the column that a measure makes."""
-    if not isinstance(measure, Measure):
-        message = f"{measure!r:.100} is no measure such as count() or sum('price')"
-        raise TypeError(message)
     (cells,) = (group([], [measure], schema.without_rows(), 0).cells,)
     decimal = pa.types.is_decimal(cells[0].type)
     if measure.kind == "avg" and not decimal:

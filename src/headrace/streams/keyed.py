@@ -8,16 +8,19 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from headrace.streams.aggregates import (
-    gather_avg,
-    gather_collect,
-    gather_count,
-    gather_count_distinct,
-    gather_custom,
-    gather_extreme,
-    gather_reduce,
-    gather_sum,
-    gather_top,
+    aggregate,
+    avg,
+    collect,
+    count,
+    count_distinct,
+    gathered,
+    gathered_row,
+    max_,
+    min_,
+    reduce,
     running,
+    sum_,
+    top,
 )
 from headrace.streams.records import replaced
 from headrace.streams.stream import Stream
@@ -26,8 +29,8 @@ from headrace.topology import FlatMapValues, MapValues
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams.aggregates import Gathering
-    from headrace.streams.flow import AggregateOptions, NextOperator, ValueOptions
+    from headrace.streams.aggregates import Measure, Row
+    from headrace.streams.flow import AggregateOptions, ValueOptions
     from headrace.streams.windowed import WindowedStream
     from headrace.topology import Accumulator, Emit, ErrorPolicy
     from headrace.topology.windows import Windows
@@ -104,7 +107,7 @@ class KeyedStream(Stream[K, V]):
         >>> StreamBuilder("job").source("words", serdes.string).key_by(str.lower).count()
         <table 'count-words'>
         """
-        return self._gather("count", gather_count, name, emit)
+        return self._gather(count(), name, emit)
 
     def count_distinct(
         self,
@@ -140,11 +143,8 @@ class KeyedStream(Stream[K, V]):
         >>> visits.key_by(lambda v: v["page"]).count_distinct(lambda v: v["user"])
         <table 'count_distinct-visits'>
         """
-
-        def describe(step: NextOperator) -> Gathering:
-            return gather_count_distinct(step, selector, approximate=approximate)
-
-        return self._gather("count_distinct", describe, name, emit, on_error)
+        measure = count_distinct(selector, approximate=approximate)
+        return self._gather(measure, name, emit, on_error)
 
     @overload
     def sum(
@@ -174,7 +174,7 @@ class KeyedStream(Stream[K, V]):
         >>> orders.key_by(lambda order: order["item"]).sum(lambda order: order["price"])
         <table 'sum-orders'>
         """
-        return self._gather("sum", lambda step: gather_sum(step, selector), name, emit, on_error)
+        return self._gather(sum_(selector), name, emit, on_error)
 
     @overload
     def avg(
@@ -212,7 +212,7 @@ class KeyedStream(Stream[K, V]):
         >>> orders.key_by(lambda order: order["item"]).avg(lambda order: order["price"])
         <table 'avg-orders'>
         """
-        return self._gather("avg", lambda step: gather_avg(step, selector), name, emit, on_error)
+        return self._gather(avg(selector), name, emit, on_error)
 
     def min(
         self,
@@ -236,9 +236,7 @@ class KeyedStream(Stream[K, V]):
         >>> orders.key_by(lambda order: order["item"]).min(lambda order: order["price"])
         <table 'min-orders'>
         """
-        return self._gather(
-            "min", lambda step: gather_extreme(step, "min", selector), name, emit, on_error
-        )
+        return self._gather(min_(selector), name, emit, on_error)
 
     def max(
         self,
@@ -257,9 +255,7 @@ class KeyedStream(Stream[K, V]):
         >>> orders.key_by(lambda order: order["item"]).max(lambda order: order["price"])
         <table 'max-orders'>
         """
-        return self._gather(
-            "max", lambda step: gather_extreme(step, "max", selector), name, emit, on_error
-        )
+        return self._gather(max_(selector), name, emit, on_error)
 
     def top(
         self,
@@ -286,7 +282,7 @@ class KeyedStream(Stream[K, V]):
         >>> orders.key_by(lambda order: order["item"]).top(3, lambda order: order["price"])
         <table 'top-orders'>
         """
-        return self._gather("top", lambda step: gather_top(step, n, selector), name, emit, on_error)
+        return self._gather(top(n, selector), name, emit, on_error)
 
     def collect(
         self,
@@ -320,11 +316,7 @@ class KeyedStream(Stream[K, V]):
         >>> words.key_by(len).collect(distinct=True, limit=100)
         <table 'collect-words'>
         """
-
-        def describe(step: NextOperator) -> Gathering:
-            return gather_collect(step, distinct=distinct, limit=limit)
-
-        return self._gather("collect", describe, name, emit, on_error)
+        return self._gather(collect(distinct=distinct, limit=limit), name, emit, on_error)
 
     def reduce(
         self,
@@ -351,9 +343,7 @@ class KeyedStream(Stream[K, V]):
         >>> StreamBuilder("job").source("words", serdes.string).key_by(len).reduce(max)
         <table 'reduce-words'>
         """
-        return self._gather(
-            "reduce", lambda step: gather_reduce(step, function, serde), name, emit, on_error
-        )
+        return self._gather(reduce(function, serde=serde), name, emit, on_error)
 
     def aggregate(
         self,
@@ -395,9 +385,53 @@ class KeyedStream(Stream[K, V]):
         >>> words.key_by(lambda word: word[0]).aggregate(Longest)
         <table 'aggregate-words'>
         """
-        return self._gather(
-            "aggregate", lambda step: gather_custom(step, accumulator, serde), name, emit, on_error
+        return self._gather(aggregate(accumulator, serde=serde), name, emit, on_error)
+
+    def agg(
+        self,
+        *measures: Measure[V],
+        name: str | None = None,
+        emit: Emit = "update",
+        on_error: ErrorPolicy = "fail",
+        **named: Measure[V],
+    ) -> Table[K, Row]:
+        """Gather several things at once: one state, one shuffle, and a dict of the results.
+
+        Parameters
+        ----------
+        measures
+            Made with :func:`headrace.count`, :func:`headrace.sum_` and their like; each goes by
+            the name of its method unless it is ``.named(...)``.
+        name, emit, on_error
+            As for every aggregate; a record on which one fails counts for none.
+        named
+            Measures by the name that their result has.
+
+        Raises
+        ------
+        TopologyError
+            Two have one name, or one cannot gather what flows here.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, count, max_, serdes, sum_
+        >>> orders = StreamBuilder("job").source("orders", serdes.json)
+        >>> orders.key_by(lambda order: order["item"]).agg(
+        ...     count(),
+        ...     total=sum_(lambda order: order["price"]),
+        ...     dearest=max_(lambda order: order["price"]),
+        ... )
+        <table 'agg-orders'>
+        """
+        flow = running(
+            self._flow,
+            "agg",
+            lambda step: gathered_row(step, measures, named),
+            name,
+            emit,
+            on_error,
         )
+        return Table(flow)
 
     def window(self, windows: Windows, *, grace: timedelta = timedelta(0)) -> WindowedStream[K, V]:
         """Divide the records of each key into windows.
@@ -429,11 +463,9 @@ class KeyedStream(Stream[K, V]):
         return WindowedStream(self._flow, windows, grace)
 
     def _gather(
-        self,
-        label: str,
-        describe: Callable[[NextOperator], Gathering],
-        name: str | None,
-        emit: Emit,
-        on_error: ErrorPolicy = "fail",
+        self, measure: Measure[V], name: str | None, emit: Emit, on_error: ErrorPolicy = "fail"
     ) -> Table[K, Any]:
-        return Table(running(self._flow, label, describe, name, emit, on_error))
+        flow = running(
+            self._flow, measure.label, lambda step: gathered(step, measure), name, emit, on_error
+        )
+        return Table(flow)

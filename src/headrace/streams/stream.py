@@ -442,8 +442,7 @@ class Stream(Generic[K, V]):
 
         Examples
         --------
-        >>> from headrace import StreamBuilder, serdes
-        >>> from headrace.columns import count
+        >>> from headrace import StreamBuilder, count, serdes
         >>> StreamBuilder("job").source("lines", serdes.string).group_by("value").agg(count())
         <table 'agg-lines'>
         """

@@ -10,23 +10,26 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpa
 
 import pyarrow as pa
 
-from headrace.columns import Measure, Schema
+from headrace.columns import Schema
 from headrace.columns.functions import CellsOf
 from headrace.errors import TopologyError
 from headrace.streams.aggregates import (
     Gathering,
+    aggregate,
+    avg,
     by_windows,
-    gather_avg,
-    gather_collect,
-    gather_count,
-    gather_count_distinct,
-    gather_custom,
-    gather_extreme,
-    gather_reduce,
-    gather_sum,
-    gather_top,
+    collect,
+    count,
+    count_distinct,
+    gathered,
+    gathered_row,
+    max_,
+    min_,
+    reduce,
+    sum_,
+    top,
 )
-from headrace.streams.columns import Row, cells_serde, results_of
+from headrace.streams.columns import cells_serde, results_of
 from headrace.streams.flow import no_method
 from headrace.streams.outputs import written
 from headrace.streams.stream import Stream
@@ -46,6 +49,7 @@ from headrace.topology.windows import milliseconds
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde, Serializer
+    from headrace.streams.aggregates import Measure, Row
     from headrace.streams.flow import Flow, NextOperator, SinkOptions, WindowOptions
     from headrace.streams.keyed import Number, Real
     from headrace.streams.outputs import End
@@ -92,7 +96,7 @@ class WindowedStream(Generic[K, V]):
         >>> clicks.window(session(timedelta(minutes=30))).count()
         <windowed table 'count-clicks'>
         """
-        return self._gather("count", gather_count, name, emit)
+        return self._gather(count(), name, emit)
 
     def count_distinct(
         self,
@@ -113,11 +117,8 @@ class WindowedStream(Generic[K, V]):
         >>> by_page.count_distinct(lambda v: v["user"], approximate=True)
         <windowed table 'count_distinct-visits'>
         """
-
-        def describe(step: NextOperator) -> Gathering:
-            return gather_count_distinct(step, selector, approximate=approximate)
-
-        return self._gather("count_distinct", describe, name, emit, on_error)
+        measure = count_distinct(selector, approximate=approximate)
+        return self._gather(measure, name, emit, on_error)
 
     @overload
     def sum(
@@ -146,7 +147,7 @@ class WindowedStream(Generic[K, V]):
         >>> by_item.window(windows).sum(lambda order: order["price"])
         <windowed table 'sum-orders'>
         """
-        return self._gather("sum", lambda step: gather_sum(step, selector), name, emit, on_error)
+        return self._gather(sum_(selector), name, emit, on_error)
 
     @overload
     def avg(
@@ -182,7 +183,7 @@ class WindowedStream(Generic[K, V]):
         >>> by_room.avg(lambda reading: reading["degrees"])
         <windowed table 'avg-readings'>
         """
-        return self._gather("avg", lambda step: gather_avg(step, selector), name, emit, on_error)
+        return self._gather(avg(selector), name, emit, on_error)
 
     def min(
         self,
@@ -202,9 +203,7 @@ class WindowedStream(Generic[K, V]):
         >>> by_item.min(lambda order: order["price"])
         <windowed table 'min-orders'>
         """
-        return self._gather(
-            "min", lambda step: gather_extreme(step, "min", selector), name, emit, on_error
-        )
+        return self._gather(min_(selector), name, emit, on_error)
 
     def max(
         self,
@@ -224,9 +223,7 @@ class WindowedStream(Generic[K, V]):
         >>> by_item.max(lambda order: order["price"])
         <windowed table 'max-orders'>
         """
-        return self._gather(
-            "max", lambda step: gather_extreme(step, "max", selector), name, emit, on_error
-        )
+        return self._gather(max_(selector), name, emit, on_error)
 
     def top(
         self,
@@ -247,7 +244,7 @@ class WindowedStream(Generic[K, V]):
         >>> by_item.top(3, lambda order: order["price"])
         <windowed table 'top-orders'>
         """
-        return self._gather("top", lambda step: gather_top(step, n, selector), name, emit, on_error)
+        return self._gather(top(n, selector), name, emit, on_error)
 
     def collect(
         self,
@@ -267,11 +264,7 @@ class WindowedStream(Generic[K, V]):
         >>> clicks.window(session(timedelta(minutes=30))).collect(limit=100)
         <windowed table 'collect-clicks'>
         """
-
-        def describe(step: NextOperator) -> Gathering:
-            return gather_collect(step, distinct=distinct, limit=limit)
-
-        return self._gather("collect", describe, name, emit, on_error)
+        return self._gather(collect(distinct=distinct, limit=limit), name, emit, on_error)
 
     def reduce(
         self,
@@ -291,9 +284,7 @@ class WindowedStream(Generic[K, V]):
         >>> words.window(tumbling(timedelta(hours=1))).reduce(max)
         <windowed table 'reduce-words'>
         """
-        return self._gather(
-            "reduce", lambda step: gather_reduce(step, function, serde), name, emit, on_error
-        )
+        return self._gather(reduce(function, serde=serde), name, emit, on_error)
 
     def aggregate(
         self,
@@ -326,21 +317,44 @@ class WindowedStream(Generic[K, V]):
         >>> windows.aggregate(Longest)
         <windowed table 'aggregate-words'>
         """
-        return self._gather(
-            "aggregate", lambda step: gather_custom(step, accumulator, serde), name, emit, on_error
-        )
+        return self._gather(aggregate(accumulator, serde=serde), name, emit, on_error)
+
+    def agg(
+        self,
+        *measures: Measure[V],
+        name: str | None = None,
+        emit: WindowEmit = "close",
+        on_error: ErrorPolicy = "fail",
+        **named: Measure[V],
+    ) -> WindowedTable[K, V, Row]:
+        """Gather several things of each window at once; see :meth:`KeyedStream.agg`.
+
+        Examples
+        --------
+        >>> from headrace import StreamBuilder, avg, count, serdes, tumbling
+        >>> readings = StreamBuilder("job").source("readings", serdes.json)
+        >>> by_room = readings.key_by(lambda r: r["room"]).window(tumbling(timedelta(minutes=5)))
+        >>> by_room.agg(n=count(), mean=avg(lambda reading: reading["degrees"]))
+        <windowed table 'agg-readings'>
+        """
+        step = self._flow.begin("agg", name, on_error=on_error)
+        return self._gathered(step, gathered_row(step, measures, named), emit)
 
     def _gather(
         self,
-        label: str,
-        describe: Callable[[NextOperator], Gathering],
+        measure: Measure[V],
         name: str | None,
         emit: WindowEmit,
         on_error: ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, Any]:
-        step = self._flow.begin(label, name, on_error=on_error)
+        step = self._flow.begin(measure.label, name, on_error=on_error)
+        return self._gathered(step, gathered(step, measure), emit)
+
+    def _gathered(
+        self, step: NextOperator, gathering: Gathering, emit: WindowEmit
+    ) -> WindowedTable[K, V, Any]:
         self._flow.key.check_key(step.name)
-        results, operator = by_windows(step, describe(step), self._windows, self._grace, emit)
+        results, operator = by_windows(step, gathering, self._windows, self._grace, emit)
         return WindowedTable(self._flow, results, operator)
 
 
@@ -485,20 +499,25 @@ class WindowedTable(Generic[K, V, R]):
 _BOUND = pa.timestamp("ms", "UTC")
 
 
-class WindowedGroups(WindowedStream[Any, Any]):
+class WindowedGroups:
     """Groups of columns in windows; made by :meth:`ColumnGroups.window`."""
 
     def __init__(self, flow: Flow, keys: Schema, windows: Windows, grace: timedelta) -> None:
-        super().__init__(flow, windows, grace)
+        self._flow = flow
         self._keys = keys
+        self._windows = windows
+        self._grace = milliseconds(grace, "grace")
+
+    def __repr__(self) -> str:
+        return f"<windows of groups '{self._flow.operator}'>"
 
     def agg(
         self,
-        *measures: Measure,
+        *measures: Measure[Any],
         emit: WindowEmit = "close",
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
-        **named: Measure,
+        **named: Measure[Any],
     ) -> WindowedColumns:
         """Compute measures of each group and window.
 
@@ -509,7 +528,7 @@ class WindowedGroups(WindowedStream[Any, Any]):
         Parameters
         ----------
         measures
-            Made with ``count``, ``sum``, ``min``, ``max`` and ``avg`` of :mod:`headrace.columns`.
+            Made with ``count``, ``sum_``, ``min_``, ``max_`` and ``avg`` of columns.
         emit
             ``"close"``: one result when a window closes; ``"update"``: the latest of each window
             that changed, once per batch.
@@ -530,8 +549,7 @@ class WindowedGroups(WindowedStream[Any, Any]):
         Examples
         --------
         >>> from datetime import timedelta
-        >>> from headrace import StreamBuilder, serdes, tumbling
-        >>> from headrace.columns import count
+        >>> from headrace import StreamBuilder, count, serdes, tumbling
         >>> words = StreamBuilder("job").source("words", serdes.string).group_by("value")
         >>> words.window(tumbling(timedelta(minutes=1))).agg(count())
         <windows of columns 'agg-words'>

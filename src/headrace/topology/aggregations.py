@@ -22,6 +22,7 @@ AggregationKind = Literal[
     "max",
     "min",
     "reduce",
+    "row",
     "sum",
     "top",
 ]
@@ -48,3 +49,13 @@ class Aggregation:
     limit: int | None = None
     #: What comes in are updates, so that values are taken back.
     updates: bool = False
+    #: Of a ``row``: what stands in it, by name.
+    parts: tuple[tuple[str, Aggregation], ...] = ()
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} = {part.kind}" for name, part in self.parts) or self.kind
+
+    @property
+    def kinds(self) -> set[AggregationKind]:
+        """Its own kind, or those of its parts."""
+        return {part.kind for _, part in self.parts} or {self.kind}

@@ -46,6 +46,8 @@ def state_shape(operator: Operator) -> dict[str, str]:
     if aggregation is not None:
         shape["kind"] = aggregation.kind
         shape["state"] = repr(aggregation.state_serde)
+        for name, part in aggregation.parts:
+            shape[f"agg.{name}"] = f"{part.kind}, {part.state_serde!r}"
         if aggregation.updates:
             shape["of"] = "updates"
     return shape

@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from headrace import StreamBuilder
-from headrace.columns import col, count, max as greatest, sum as total
+from headrace import StreamBuilder, count, max_, sum_
+from headrace.columns import col
 from tests.streams.model.plans import FLUSH, KINDS, Input, Plan, Record, folded
 
 __all__ = ["Columns", "Latest", "Retracted"]
@@ -88,7 +88,7 @@ class Columns(Updates):
     def stream(self, made: dict[str, Any], builder: StreamBuilder) -> Any:
         kept = self.parent.stream(made, builder).where(wanted).map_values(reading)
         grouped = kept.where(col("value") > 1).group_by("group")
-        table = grouped.agg(n=count(), total=total("value"), most=greatest("value"))
+        table = grouped.agg(n=count(), total=sum_("value"), most=max_("value"))
         return table.to_stream().map_values(measures)
 
     def expected(self, given: Input) -> list[tuple[int, Record]]:

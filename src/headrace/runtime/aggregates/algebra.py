@@ -10,7 +10,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from hashlib import blake2b
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.keys import encode_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headrace.runtime.chunk import Int64s
     from headrace.topology.aggregations import Aggregation
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 #: Stands for an accumulator that is not there yet; None may be a reducer's result.
 ABSENT: Final = object()
+
+#: What adding to an accumulator changes in it.  ``nothing``: there is a new one.  ``by users``:
+#: their function may change anything.  ``in place``: the same one changes, but not by a value that
+#: fails, and a value that an empty one takes never fails.
+Change = Literal["nothing", "by users", "in place"]
 
 #: Types of values that nobody can change.
 _FIXED = frozenset({NoneType, bool, int, float, str, bytes, Decimal, date, datetime, timedelta})
@@ -56,8 +61,8 @@ class Algebra(ABC):
         Serdes and user functions.
     """
 
-    #: Whether values can be taken back.
-    removes: ClassVar[bool] = False
+    #: What becomes of the accumulator that ``add`` and ``remove`` are given.
+    changes: ClassVar[Change] = "nothing"
 
     def __init__(self, aggregation: Aggregation) -> None:
         self.aggregation = aggregation
@@ -144,6 +149,141 @@ class Algebra(ABC):
     def results(self, accumulators: list[Any]) -> list[Any]:
         """Return what many accumulators say."""
         return list(map(self.result, accumulators))
+
+
+# Several aggregates of the same values.
+
+_LEAST_RISK: Final[tuple[Change, ...]] = ("nothing", "by users", "in place")
+
+
+class RowAlgebra(Algebra):
+    """Aggregates side by side: an accumulator is a list of theirs, a result a dict of theirs.
+
+    A record on which one of them fails changes none.  So those that change nothing go first, then
+    users' own, which get copies where another one may still fail, then those that were seen to
+    take the value.
+
+    Parameters
+    ----------
+    aggregation
+        One whose parts these are.
+    parts
+        By the name of their results.
+    """
+
+    def __init__(self, aggregation: Aggregation, parts: Mapping[str, Algebra]) -> None:
+        super().__init__(aggregation)
+        # In the order of their names, so that a program may name them in another.
+        names = sorted(parts)
+        self._parts = [parts[name] for name in names]
+        self._places = {name: names.index(name) for name in parts}
+        risks = [_LEAST_RISK.index(part.changes) for part in self._parts]
+        self._order = sorted(range(len(risks)), key=risks.__getitem__)
+        users, kept = ([at for at in self._order if risks[at] == risk] for risk in (1, 2))
+        self._tried = [self._parts[at] for at in kept] if len(users + kept) > 1 else []
+        self._copied = frozenset(users if aggregation.updates else users[:-1])
+        self._combines = not users
+
+    @property
+    def merges(self) -> bool:
+        return all(part.merges for part in self._parts)
+
+    def add(self, accumulator: Any, value: Any, mark: int) -> Any:
+        if accumulator is ABSENT:
+            return [part.add(ABSENT, value, mark) for part in self._parts]
+        for part in self._tried:
+            part.add(ABSENT, value, mark)
+        return self._each(accumulator, lambda part, held: part.add(held, value, mark))
+
+    def remove(self, accumulator: Any, value: Any) -> Any:
+        held = [ABSENT] * len(self._parts) if accumulator is ABSENT else accumulator
+        left = self._each(held, lambda part, one: part.remove(one, value))
+        return ABSENT if any(one is ABSENT for one in left) else left
+
+    def _each(self, accumulator: list[Any], change: Callable[[Algebra, Any], Any]) -> list[Any]:
+        changed = [*accumulator]
+        for at in self._order:
+            held = changed[at]
+            changed[at] = change(
+                self._parts[at], copy.deepcopy(held) if at in self._copied else held
+            )
+        return changed
+
+    def merge(self, left: Any, right: Any) -> Any:
+        pairs = zip(self._parts, left, right, strict=True)
+        return [part.merge(one, other) for part, one, other in pairs]
+
+    def fold(
+        self,
+        accumulators: dict[Any, Any],
+        keys: Iterator[Any],
+        values: Iterator[Any],
+        marks: Iterator[int],
+    ) -> None:
+        """Add many values, to one aggregate after another where none of them fails."""
+        if not self._combines:
+            super().fold(accumulators, keys, values, marks)
+            return
+        # The iterators stay where they are until it is known that no value fails.
+        columns = [list(copy.copy(column)) for column in (keys, values, marks)]
+        try:
+            changed = self._folded(accumulators, *columns)
+        except Exception:  # noqa: BLE001 - some value is bad: find out which, one by one
+            super().fold(accumulators, keys, values, marks)
+        else:
+            accumulators.update(changed)
+
+    def _folded(
+        self, accumulators: dict[Any, Any], keys: list[Any], values: list[Any], marks: list[int]
+    ) -> dict[Any, Any]:
+        news: list[dict[Any, Any]] = []
+        for part in self._parts:
+            news.append({})
+            part.fold(news[-1], iter(keys), iter(values), iter(marks))
+        distinct = list(dict.fromkeys(keys))
+        olds = [accumulators.get(key, ABSENT) for key in distinct]
+        rows = [[new[key] for new in news] for key in distinct]
+        return dict(zip(distinct, self.merge_into(olds, rows), strict=True))
+
+    def merge_groups(
+        self, data: pa.BinaryArray, picks: Int64s, groups: Int64s, size: int
+    ) -> list[Any]:
+        columns = zip(self._parts, self._split(data), strict=True)
+        return _rows([part.merge_groups(column, picks, groups, size) for part, column in columns])
+
+    def merge_into(self, olds: list[Any], news: list[Any]) -> list[Any]:
+        columns: list[list[Any]] = [[]] * len(self._parts)
+        for at in self._order:
+            held = [ABSENT if old is ABSENT else old[at] for old in olds]
+            columns[at] = self._parts[at].merge_into(held, [new[at] for new in news])
+        return _rows(columns)
+
+    def encode(self, accumulators: list[Any]) -> pa.BinaryArray:
+        columns = [
+            part.encode([held[at] for held in accumulators]).to_pylist()
+            for at, part in enumerate(self._parts)
+        ]
+        return self.aggregation.state_serde.serialize_many(list(zip(*columns, strict=True)))
+
+    def decode(self, data: pa.BinaryArray) -> list[Any]:
+        columns = zip(self._parts, self._split(data), strict=True)
+        return _rows([part.decode(column) for part, column in columns])
+
+    def _split(self, data: pa.BinaryArray) -> list[pa.BinaryArray]:
+        rows = self.aggregation.state_serde.deserialize_many(data)
+        return [pa.array([row[at] for row in rows], pa.binary()) for at in range(len(self._parts))]
+
+    def result(self, accumulator: Any) -> Any:
+        return {name: self._parts[at].result(accumulator[at]) for name, at in self._places.items()}
+
+    def snapshot(self, accumulator: Any) -> Any:
+        return {
+            name: self._parts[at].snapshot(accumulator[at]) for name, at in self._places.items()
+        }
+
+
+def _rows(columns: list[list[Any]]) -> list[list[Any]]:
+    return list(map(list, zip(*columns, strict=True)))
 
 
 # Aggregates that keep every value, or what tells it from others: collect, count_distinct.
@@ -280,6 +420,8 @@ def _tau(share: float) -> float:
 
 
 class _SelectingAlgebra(Algebra):
+    changes = "in place"
+
     def __init__(self, aggregation: Aggregation) -> None:
         super().__init__(aggregation)
         self._select = aggregation.function
@@ -335,6 +477,8 @@ class EstimateAlgebra(_SelectingAlgebra):
 class CollectAlgebra(Algebra):
     """Keeps all values, or the first few, in the order of arrival, in whichever they are added."""
 
+    changes = "in place"
+
     def add(self, accumulator: Any, value: Any, mark: int) -> Any:
         if accumulator is ABSENT:
             return [(mark, value)]
@@ -358,6 +502,8 @@ class CollectAlgebra(Algebra):
 
 class CollectDistinctAlgebra(Algebra):
     """Keeps each different value once, where it came first; values differ by their bytes."""
+
+    changes = "in place"
 
     def add(self, accumulator: Any, value: Any, mark: int) -> Any:
         body = self.aggregation.value_serde.serialize(value)

@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.columns.aggregates import merge_cells
 from headrace.keys import encode_key
-from headrace.runtime.aggregates.algebra import ABSENT, COLLECTING, Algebra, apart
+from headrace.runtime.aggregates.algebra import ABSENT, COLLECTING, Algebra, RowAlgebra, apart
 from headrace.topology import mergeable
 from headrace.topology.errors import add_numbers
 
@@ -153,9 +153,9 @@ class TopAlgebra(_RankingAlgebra):
         place, before = len(accumulator), self._before
         while place and before(new, accumulator[place - 1]):
             place -= 1
-        accumulator.insert(place, new)
-        del accumulator[self.aggregation.limit :]
-        return accumulator
+        if place == self.aggregation.limit:
+            return accumulator
+        return [*accumulator[:place], new, *accumulator[place:]][: self.aggregation.limit]
 
     def merge(self, left: Any, right: Any) -> Any:
         merged: list[_Ranked] = []
@@ -190,8 +190,6 @@ RANKING: dict[str, Callable[[Aggregation], Algebra]] = {
 
 class _UpdatedAlgebra(Algebra):
     """Has state of its own, and is never combined: a group of updates is small already."""
-
-    removes = True
 
     @property
     def merges(self) -> bool:
@@ -243,6 +241,8 @@ class UpdatedSumAlgebra(_UpdatedAlgebra):
 class UpdatedCustomAlgebra(_UpdatedAlgebra):
     """Folds values into accumulators of the user's own class, and takes them out again."""
 
+    changes = "by users"
+
     def add(self, accumulator: Any, value: Any, mark: int) -> Any:
         del mark
         make = self.aggregation.accumulator
@@ -280,6 +280,8 @@ class MultisetAlgebra(_UpdatedAlgebra):
     Which of several updates came first depends on how records were cut into batches; so equal
     ones stand in the order of their bytes here.
     """
+
+    changes = "in place"
 
     def add(self, accumulator: Any, value: Any, mark: int) -> Any:
         del mark
@@ -398,8 +400,6 @@ class _NumberAlgebra(Algebra):
 class CountAlgebra(_NumberAlgebra):
     """Counts records."""
 
-    removes = True
-
     def add(self, accumulator: Any, value: Any, mark: int) -> int:
         del value, mark
         return 1 if accumulator is ABSENT else accumulator + 1
@@ -477,6 +477,8 @@ class AvgAlgebra(Algebra):
 class ReduceAlgebra(Algebra):
     """Folds a value into the one before by the user's function, in the order of arrival."""
 
+    changes = "by users"
+
     @property
     def merges(self) -> bool:
         return False
@@ -503,6 +505,8 @@ class ReduceAlgebra(Algebra):
 
 class CustomAlgebra(Algebra):
     """Folds values into accumulators of the user's own class."""
+
+    changes = "by users"
 
     def __init__(self, aggregation: Aggregation) -> None:
         super().__init__(aggregation)
@@ -566,4 +570,6 @@ ALGEBRAS: dict[str, Callable[[Aggregation], Algebra]] = {
 
 def algebra_of(aggregation: Aggregation) -> Algebra:
     """Return the arithmetic of an aggregation."""
+    if aggregation.kind == "row":
+        return RowAlgebra(aggregation, {name: algebra_of(part) for name, part in aggregation.parts})
     return (UPDATED if aggregation.updates else ALGEBRAS)[aggregation.kind](aggregation)

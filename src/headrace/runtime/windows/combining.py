@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.columns import ColumnValues
-from headrace.columns.aggregates import Measure, Partials, group, regroup
+from headrace.columns.aggregates import ColumnMeasure, Partials, group, regroup
 from headrace.columns.expressions import Name
 from headrace.columns.schema import column_of
 from headrace.columns.values import python_values
@@ -241,7 +241,7 @@ class ColumnWindowEdge:
         self._records = RecordEdge(operator, port, context.locator)
         cells: Any = operator.aggregation.function
         self._schema = cells.schema
-        self._measures = (*cells.measures, Measure("max", Name(_TIME)))
+        self._measures = (*cells.measures, ColumnMeasure("max", Name(_TIME)))
         self._ways = [way for measure in self._measures for way in measure.cells]
         self._fired = context.operator_watermark(operator).time - operator.grace
         self._parts: list[Partials] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from headrace.topology.operators.core import Operator
 
 if TYPE_CHECKING:
-    from headrace.columns.aggregates import Measure
+    from headrace.columns.aggregates import ColumnMeasure
     from headrace.columns.expressions import Node
     from headrace.columns.schema import Schema
     from headrace.serdes import Serde
@@ -77,7 +77,7 @@ class AggregateColumns(Operator):
     schema: Schema
     #: Names of the columns of the key.
     keys: tuple[str, ...]
-    measures: tuple[Measure, ...]
+    measures: tuple[ColumnMeasure, ...]
     #: Of what it gives: the columns of the key, then the measures.
     results: Schema
     key_serde: Serde[Any]
@@ -103,7 +103,7 @@ class AggregateColumns(Operator):
         return [", ".join(f"{one.column} = {one}" for one in self.shown), "emit update"]
 
     @property
-    def shown(self) -> tuple[Measure, ...]:
+    def shown(self) -> tuple[ColumnMeasure, ...]:
         """The measures that results have a column for."""
         return self.measures[:-1] if self.of_updates else self.measures
 

@@ -284,7 +284,8 @@ class Aggregate(Operator):
 
     def facts(self) -> list[str]:
         """Say what ``describe()`` shows of it."""
-        return [f"emit {self.emit}", f"state {self.state_serde!r}"]
+        row = [str(self.aggregation)] if self.aggregation.parts else []
+        return [*row, f"emit {self.emit}", f"state {self.state_serde!r}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

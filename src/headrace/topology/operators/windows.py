@@ -63,7 +63,7 @@ class WindowAggregate(Operator):
         """Say what ``describe()`` shows of it."""
         grace = [f"grace {told(self.grace)}"] if self.grace else []
         state = f"state {self.aggregation.state_serde!r}"
-        return [self.aggregation.kind, str(self.shape), *grace, f"emit {self.emit}", state]
+        return [str(self.aggregation), str(self.shape), *grace, f"emit {self.emit}", state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
