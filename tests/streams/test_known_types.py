@@ -17,10 +17,10 @@ from headrace import (
     StreamBuilder,
     TopologyError,
     TopologyTestDriver,
+    count,
     serdes,
     tumbling,
 )
-from headrace.columns import count
 from headrace.topology import Sink
 from headrace.topology.shapes import state_shape
 

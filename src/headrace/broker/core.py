@@ -20,7 +20,7 @@ from headrace.broker.jobs import JobBook
 from headrace.broker.naming.registry import NameServer
 from headrace.broker.offsets import ConsumerOffsets, GroupTable, Questions
 from headrace.broker.replication.replicas import Replication
-from headrace.broker.requests import Refusals
+from headrace.broker.requests import Outcome, Refusals, Request
 from headrace.broker.snapshots import SavedTable, load_snapshot, save_snapshot
 from headrace.broker.static_topics import Rate, StaticTopics
 from headrace.broker.topics import (
@@ -54,7 +54,7 @@ from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.broker.drafts import Draft
-    from headrace.broker.requests import Peer, Request
+    from headrace.broker.requests import Peer
     from headrace.broker.settings import BrokerSettings
     from headrace.protocol.frames import Buffer
     from headrace.protocol.groups import Heartbeat
@@ -598,3 +598,7 @@ class Core:
         await self.in_thread(self.store.close)
         await self.save(offsets=True)
         self.pool.shutdown()
+
+
+Handler = Callable[[Core, Request], Outcome]
+"""What answers a request."""

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.broker.access import Guard
-from headrace.broker.core import Core
-from headrace.broker.handlers import HANDLERS, Handler
+from headrace.broker.core import Core, Handler
+from headrace.broker.handlers import HANDLERS
 from headrace.broker.handlers.jobs import restore_jobs
 from headrace.broker.naming.announcing import Announcer
 from headrace.broker.network.connection import Connection, ConnectionLedger, Hooks

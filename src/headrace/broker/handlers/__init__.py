@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from headrace.broker.core import Core
 from headrace.broker.handlers import brokers, clients, jobs, pull, send, topics
 from headrace.broker.replication import promotion
-from headrace.broker.requests import Outcome, Request
 
-__all__ = ["HANDLERS", "Handler"]
+if TYPE_CHECKING:
+    from headrace.broker.core import Handler
 
-Handler = Callable[[Core, Request], Outcome]
+__all__ = ["HANDLERS"]
 
 _FAMILIES = (brokers, clients, jobs, pull, promotion, send, topics)
 
