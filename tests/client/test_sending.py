@@ -8,7 +8,15 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from headrace.client import Client, ClientSettings, Message, MessageQueue, Producer, PullConsumer
+from headrace.client import (
+    Client,
+    ClientSettings,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    StoredMessage,
+)
 from headrace.errors import (
     ConfigurationError,
     MessageRejectedError,
@@ -127,8 +135,9 @@ def test_a_delayed_message_is_refused_in_a_batch_and_with_two_delays(
 ) -> None:
     topic = make_topic(queues=1)
     producer = Producer(client)
-    with pytest.raises(ConfigurationError, match="holds a delayed message"):
-        producer.send_batch([Message(topic=topic, delay_level=1)])
+    for send in (producer.send_batch, producer.send_many):
+        with pytest.raises(ConfigurationError, match="holds a delayed message"):
+            send([Message(topic=topic, delay_level=1)])
     with pytest.raises(MessageRejectedError, match="two delays: DELAY, TIMER_DELAY_MS"):
         producer.send(Message(topic=topic, delay_level=1, delay=timedelta(seconds=1)))
 
@@ -151,6 +160,38 @@ def test_a_batch_keeps_its_order_and_each_message_its_own_properties(
     assert [message.tags for message in found] == [f"t{n % 2}" for n in range(100)]
     statistics = producer.statistics()
     assert (statistics.messages, statistics.requests) == (100, 1)
+
+
+def test_many_messages_go_to_the_queues_of_their_keys_in_their_order(
+    cluster: Cluster, make_topic: MakeTopic
+) -> None:
+    with Client(cluster.namesrv, ClientSettings(batch_size=1000)) as client:
+        keyed, alone = make_topic(queues=4), make_topic(queues=2)
+        keys = [f"key-{n % 7}" for n in range(200)]
+        messages = [
+            Message(topic=keyed, body=b"%d" % n, keys=key, tags="red", flag=n, born=n // 100)
+            for n, key in enumerate(keys)
+        ]
+        with Producer(client) as producer:
+            results = producer.send_many([*messages, *[Message(topic=alone)] * 90])
+            requests = producer.statistics().requests
+            assert producer.send_many([]) == []
+        assert (len(results), sum(result.count for result in results)) == (requests, 290)
+        assert requests < 40
+        without_key = [result.queue.queue_id for result in results if result.queue.topic == alone]
+        assert sorted(without_key) == [0, 1]
+        found: list[tuple[int, StoredMessage]] = []
+        consumer = PullConsumer(client)
+        for queue, end in consumer.end_offsets(client.queues(keyed)).items():
+            blocks = consumer.blocks(queue, 0, end)
+            found += [(queue.queue_id, one) for block in blocks for one in block.messages()]
+    for key in set(keys):
+        own = [(queue, one) for queue, one in found if one.keys == key]
+        assert {queue for queue, _ in own} == {partition_of(encode_key(key), 4)}
+        numbers = [n for n, one in enumerate(keys) if one == key]
+        assert [(one.flag, one.born, one.tags, one.body) for _, one in own] == [
+            (n, n // 100, "red", b"%d" % n) for n in numbers
+        ]
 
 
 def test_columns_arrive_in_order_over_several_requests(
@@ -212,6 +253,7 @@ def test_a_message_above_the_limit_is_refused_before_it_is_sent(
     for send in (
         lambda: producer.send(Message(topic=topic, body=large)),
         lambda: producer.send_batch([Message(topic=topic, body=large)]),
+        lambda: producer.send_many([Message(topic=topic), Message(topic=topic, body=large)]),
         lambda: producer.send_columns(queue, pa.array([large])),
     ):
         with pytest.raises(MessageTooLargeError, match=r"4194304 are allowed.*") as caught:
@@ -233,6 +275,10 @@ def test_a_message_near_the_limit_arrives(client: Client, make_topic: MakeTopic)
 def test_a_missing_topic_is_named(client: Client) -> None:
     with pytest.raises(TopicNotFoundError, match="'not-there' does not exist"):
         Producer(client).send(Message(topic="not-there", body=b"x"))
+    with pytest.raises(TopicNotFoundError, match="'not-there' does not exist"):
+        Producer(client).send_many(
+            [Message(topic="not-there", keys="x"), Message(topic="not-there")]
+        )
 
 
 def test_a_batch_is_for_one_topic(client: Client) -> None:

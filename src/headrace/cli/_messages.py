@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -56,17 +55,21 @@ def produce(
     data_dir: DataDir = None,
 ) -> None:
     """Send messages, or every line of stdin, to a topic."""
+    from headrace.client import Producer
+
     template = _template(topic, key, sharding_key, tag, properties, delay, delay_level)
     lines = iter(messages) if messages else (line.rstrip("\n") for line in sys.stdin)
     # Somebody who types wants each line sent at once.
     size = 1 if messages is None and sys.stdin.isatty() else _CHUNK
     sent = 0
-    with cluster(namesrv, data_dir) as client:
+    with cluster(namesrv, data_dir) as client, Producer(client) as producer:
         while chunk := list(islice(lines, size)):
-            if template is None:
-                _send(client, topic, chunk, key_separator, turn=sent)
+            sending = _messages(template, chunk, key_separator)
+            if template.is_delayed:
+                for message in sending:
+                    producer.send(message)
             else:
-                _send_singly(client, template, chunk, key_separator)
+                producer.send_many(sending)
             sent += len(chunk)
     say(f"Sent {sent:,} messages to {topic}.")
 
@@ -108,24 +111,6 @@ def consume(
         asyncio.run(_print_topic(client, topic, printer, reading))
 
 
-def _send(client: Client, topic: str, lines: list[str], separator: str | None, turn: int) -> None:
-    import pyarrow as pa
-
-    from headrace.client import Producer
-
-    queues = client.queues(topic, for_="write")
-    producer = Producer(client)
-    if separator is None:
-        bodies = pa.array([line.encode() for line in lines], pa.binary())
-        # Chunks go to the queues in turn; short ones too, as `turn` moves by their length.
-        producer.send_columns(queues[turn // max(1, len(lines)) % len(queues)], bodies)
-        return
-    for number, pairs in _by_queue(lines, separator, len(queues)).items():
-        keys = pa.array([key.encode() for key, _ in pairs], pa.binary())
-        bodies = pa.array([value.encode() for _, value in pairs], pa.binary())
-        producer.send_columns(queues[number], bodies, keys)
-
-
 def _template(
     topic: str,
     key: str | None,
@@ -134,10 +119,8 @@ def _template(
     properties: list[str] | None,
     delay: str | None,
     delay_level: int,
-) -> Message | None:
-    """What all messages have in common; None: nothing but the topic."""
-    if not (key or sharding_key or tag or properties or delay or delay_level):
-        return None
+) -> Message:
+    """What all messages have in common."""
     from headrace.client import Message
 
     return Message(
@@ -167,18 +150,13 @@ def _duration(text: str) -> timedelta:
         raise ConfigurationError(f"--delay {text!r}: {error}") from None
 
 
-def _send_singly(
-    client: Client, template: Message, lines: list[str], separator: str | None
-) -> None:
-    from headrace.client import Producer
-
-    producer = Producer(client)
+def _messages(template: Message, lines: list[str], separator: str | None) -> Iterator[Message]:
     for line in lines:
-        message = replace(template, body=line.encode())
-        if separator is not None:
+        if separator is None:
+            yield replace(template, body=line.encode())
+        else:
             key, value = _split(line, separator)
-            message = replace(template, keys=key, body=value.encode())
-        producer.send(message)
+            yield replace(template, keys=key, body=value.encode())
 
 
 def _split(line: str, separator: str) -> tuple[str, str]:
@@ -187,16 +165,6 @@ def _split(line: str, separator: str) -> tuple[str, str]:
         message = f"The line {line!r} has no {separator!r} between key and value."
         raise ConfigurationError(message, hint="Correct it, or leave out --key-separator.")
     return key, value
-
-
-def _by_queue(lines: list[str], separator: str, queues: int) -> dict[int, list[tuple[str, str]]]:
-    from headrace.keys import encode_key, partition_of
-
-    chosen: dict[int, list[tuple[str, str]]] = defaultdict(list)
-    for line in lines:
-        key, value = _split(line, separator)
-        chosen[partition_of(encode_key(key), queues)].append((key, value))
-    return chosen
 
 
 class _EnoughError(Exception):

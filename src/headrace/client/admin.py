@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from headrace.client.client import Openable
 from headrace.client.lag import (
     GroupLag,
     JobStanding,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 # The part of the administration that is about groups.
 
 
-class GroupAdministration:
+class GroupAdministration(Openable):
     """Look after consumer groups.
 
     Caller: AsyncAdmin, which is one.

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from headrace.client.admin import AsyncAdmin
-from headrace.client.client import AsyncClient
+from headrace.client.client import AsyncClient, Openable
 from headrace.client.groups import AsyncGroupConsumer, GroupOptions
 from headrace.client.jobs import AsyncJobs
 from headrace.client.producer import AsyncProducer
@@ -237,9 +237,9 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 P = ParamSpec("P")
 R = TypeVar("R")
-A = TypeVar("A")
+A = TypeVar("A", bound=Openable)
 # What is made for a class serves those that inherit from it, too.
-A_co = TypeVar("A_co", covariant=True)
+A_co = TypeVar("A_co", bound=Openable, covariant=True)
 
 
 class Twin(Generic[A_co]):
@@ -252,6 +252,21 @@ class Twin(Generic[A_co]):
     def asynchronous(self) -> A_co:
         """The object that does the work, for use on the background loop only."""
         return self._inner
+
+    def start(self) -> None:
+        """Begin what goes on in the background."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        loop_thread().call(self._inner.__aexit__(kind, error, trace))
 
 
 def blocking(
@@ -324,17 +339,6 @@ class Client(Twin[AsyncClient]):
         """Time limits and sizes."""
         return self.asynchronous.settings
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     close = blocking(AsyncClient.close)
     invoke = blocking(AsyncClient.invoke)
     ask_broker = blocking(AsyncClient.ask_broker)
@@ -357,6 +361,7 @@ class Producer(Twin[AsyncProducer]):
     send = blocking(AsyncProducer.send)
     send_oneway = blocking(AsyncProducer.send_oneway)
     send_batch = blocking(AsyncProducer.send_batch)
+    send_many = blocking(AsyncProducer.send_many)
     send_columns = blocking(AsyncProducer.send_columns)
     queue_for = blocking(AsyncProducer.queue_for)
     statistics = same(AsyncProducer.statistics)
@@ -373,17 +378,12 @@ class TableReader(Twin[AsyncTableReader]):
     ) -> None:
         super().__init__(AsyncTableReader(client.asynchronous, topic, wait=wait))
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
     def __contains__(self, key: object) -> bool:
         return key in self.asynchronous
 
     def __len__(self) -> int:
         return len(self.asynchronous)
 
-    __exit__ = blocking(AsyncTableReader.__aexit__)
     start = blocking(AsyncTableReader.start)
     close = blocking(AsyncTableReader.close)
     caught_up = blocking(AsyncTableReader.caught_up)
@@ -409,10 +409,6 @@ class TransactionProducer(Twin[AsyncTransactionProducer]):
     def __init__(self, client: Client, group: str, check: Check) -> None:
         super().__init__(AsyncTransactionProducer(client.asynchronous, group, check))
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
     @contextlib.contextmanager
     def transaction(
         self, message: Message, queue: MessageQueue | None = None
@@ -428,7 +424,6 @@ class TransactionProducer(Twin[AsyncTransactionProducer]):
         finally:
             self.end(half)
 
-    __exit__ = blocking(AsyncTransactionProducer.__aexit__)
     start = blocking(AsyncTransactionProducer.start)
     close = blocking(AsyncTransactionProducer.close)
     begin = blocking(AsyncTransactionProducer.begin)
@@ -436,6 +431,8 @@ class TransactionProducer(Twin[AsyncTransactionProducer]):
     send_in_transaction = blocking(AsyncTransactionProducer.send_in_transaction)
     send = blocking(AsyncProducer.send)
     send_oneway = blocking(AsyncProducer.send_oneway)
+    send_batch = blocking(AsyncProducer.send_batch)
+    send_many = blocking(AsyncProducer.send_many)
     queue_for = blocking(AsyncProducer.queue_for)
     transaction_statistics = same(AsyncTransactionProducer.transaction_statistics)
 
@@ -489,11 +486,6 @@ class GroupConsumer(Twin[AsyncGroupConsumer]):
     ) -> None:
         super().__init__(AsyncGroupConsumer(client.asynchronous, group, topics, options))
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    __exit__ = blocking(AsyncGroupConsumer.__aexit__)
     start = blocking(AsyncGroupConsumer.start)
     close = blocking(AsyncGroupConsumer.close)
     poll = blocking(AsyncGroupConsumer.poll)
@@ -525,11 +517,6 @@ class PushConsumer(Twin[AsyncPushConsumer]):
             AsyncPushConsumer(client.asynchronous, group, subscriptions, listener, options)
         )
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    __exit__ = blocking(AsyncPushConsumer.__aexit__)
     __iter__ = blocking_iterator(AsyncPushConsumer.messages)
     messages = blocking_iterator(AsyncPushConsumer.messages)
     start = blocking(AsyncPushConsumer.start)

@@ -72,6 +72,32 @@ ServerHandler = Callable[[Command], Command | None]
 _NEXT_NAME_SERVER = 2.0
 
 
+class Openable:
+    """What ``async with`` opens and closes, as everything is that talks to a cluster.
+
+    What has nothing to open or close, as it works by the connections of its client, may be used
+    without it.
+    """
+
+    async def start(self) -> None:
+        """Begin what goes on in the background."""
+
+    async def close(self) -> None:
+        """End what goes on in the background."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
     """What a client has done so far."""
@@ -88,7 +114,7 @@ class ClientStatistics:
     bytes_received: int
 
 
-class AsyncClient:
+class AsyncClient(Openable):
     """Connections to a cluster, shared by the producers, consumers and admins made with it.
 
     It may be handed to another process by a fork: the child opens connections of its own.
@@ -118,17 +144,6 @@ class AsyncClient:
         self._reached = False
         self._pid = os.getpid()
         self._session = Session(self.settings, self._serve)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def sibling(self) -> AsyncClient:
         """Make a client of the same cluster that has connections of its own."""

@@ -7,9 +7,10 @@ import logging
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from headrace.client._sharing import Sharing, Start, start_offset
+from headrace.client.client import Openable
 from headrace.client.membership import MemberRole, Membership, new_client_id
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.results import PullResult, PullStatus
@@ -104,7 +105,7 @@ class GroupStatistics:
     commits: int
 
 
-class AsyncGroupConsumer:
+class AsyncGroupConsumer(Openable):
     """One member of a consumer group.
 
     Queues are divided as RocketMQ's own average rule does, so members in Java and here agree.
@@ -158,10 +159,6 @@ class AsyncGroupConsumer:
         self._failure: BaseException | None = None
         self._blocks = 0
         self._commits = 0
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(
         self,

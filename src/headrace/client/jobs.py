@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from headrace.client.client import Openable
 from headrace.client.pulling import ensure_group
 from headrace.errors import (
     HeadraceError,
@@ -68,7 +69,7 @@ class JobsStatistics:
     commits: int
 
 
-class AsyncJobs:
+class AsyncJobs(Openable):
     """The commit protocol, spoken with the broker that owns a job's commit topic.
 
     Every request may be repeated without harm, and is, until it is answered or

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from headrace.client.client import Openable
 from headrace.client.push_options import MessageQueue
 from headrace.errors import (
     ConfigurationError,
@@ -20,7 +24,12 @@ from headrace.keys import encode_key, key_from_properties, partition_of
 from headrace.protocol.batch_columns import encode_batch_columns, keys_properties
 from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
 from headrace.protocol.frames import Buffer, Command
-from headrace.protocol.messages import Message as Message, encode_batch  # noqa: PLC0414
+from headrace.protocol.messages import (
+    BatchBody,
+    Message as Message,  # noqa: PLC0414
+    encode_batch,
+    encode_batches,
+)
 from headrace.protocol.properties import KEYS, UNIQ_KEY, UniqueKeys
 
 if TYPE_CHECKING:
@@ -74,7 +83,7 @@ class ProducerStatistics:
     requests: int
 
 
-class AsyncProducer:
+class AsyncProducer(Openable):
     """Send messages.
 
     A send that fails in a way that may pass is tried again, so a message can arrive twice, but is
@@ -174,15 +183,60 @@ class AsyncProducer:
                 hint="send one batch per topic",
             )
         (topic,) = topics
-        if any(message.is_delayed for message in messages):
-            raise ConfigurationError(
-                f"a batch for topic {topic!r} holds a delayed message",
-                hint="send delayed messages one by one: brokers refuse them in batches",
-            )
+        _refuse_delayed(topic, messages)
         body = encode_batch(messages)
         self._check_size(topic, len(body))
         choose = self._chooser(topic, queue, None)
         return await self._send_batch(topic, choose, body, len(messages), messages[0].born)
+
+    async def send_many(self, messages: Iterable[Message]) -> list[SendResult]:
+        """Send messages in batches, each message to the queue of its key; one result per request.
+
+        The messages of a key, as all of one queue, stay in the order that they are given in;
+        queues are sent to at the same time.  Messages without a key go to all queues in turn,
+        request by request.  Requests are filled up to ``ClientSettings.batch_size`` with messages
+        that have one time ``born``; each arrives whole or not at all.
+
+        Raises
+        ------
+        ConfigurationError
+            If a message is delayed.
+        MessageTooLargeError
+            If one is larger than ``ClientSettings.max_message_size``; then none was sent.
+        TopicNotFoundError
+            If a topic does not exist.
+        HeadraceError
+            If a queue could not be sent to: of its messages a beginning may have arrived, those
+            for other queues have.
+
+        Examples
+        --------
+        >>> async def report(client: AsyncClient, degrees: dict[str, float]) -> None:
+        ...     async with AsyncProducer(client) as producer:
+        ...         await producer.send_many(
+        ...             Message(topic="degrees", keys=room, body=str(value).encode())
+        ...             for room, value in degrees.items()
+        ...         )
+        """
+        queues: dict[str, list[MessageQueue]] = {}
+        lanes: dict[tuple[str, MessageQueue | None], list[Message]] = defaultdict(list)
+        for message in messages:
+            topic, key, queue = message.topic, _key_of(message), None
+            if key is not None:
+                if topic not in queues:
+                    queues[topic] = await self._writable(topic)
+                queue = queues[topic][partition_of(key, len(queues[topic]))]
+            lanes[topic, queue].append(message)
+        batches = {lane: self._batches(lane[0], some) for lane, some in lanes.items()}
+        sends = [self._send_in_order(*lane, some) for lane, some in batches.items()]
+        # All of them end, whatever becomes of one: nothing is sent after this has returned.
+        sent = await asyncio.gather(*sends, return_exceptions=True)
+        results: list[SendResult] = []
+        for one in sent:
+            if isinstance(one, BaseException):
+                raise one
+            results += one
+        return results
 
     async def send_columns(
         self,
@@ -262,6 +316,27 @@ class AsyncProducer:
         fields["h"] = str(message.flag)
         return fields, body, size
 
+    def _batches(self, topic: str, messages: list[Message]) -> list[tuple[BatchBody, int | None]]:
+        _refuse_delayed(topic, messages)
+        batches = [
+            (batch, born)
+            for born, run in itertools.groupby(messages, attrgetter("born"))
+            for batch in encode_batches(run, self.client.settings.batch_size)
+        ]
+        for batch, _ in batches:
+            self._check_size(topic, len(batch.body))
+        return batches
+
+    async def _send_in_order(
+        self, topic: str, queue: MessageQueue | None, batches: list[tuple[BatchBody, int | None]]
+    ) -> list[SendResult]:
+        return [
+            await self._send_batch(
+                topic, self._chooser(topic, queue, None), batch.body, batch.count, born
+            )
+            for batch, born in batches
+        ]
+
     async def _send_batch(
         self,
         topic: str,
@@ -323,12 +398,7 @@ class AsyncProducer:
 
         async def choose() -> MessageQueue:
             nonlocal number
-            queues = await self.client.queues(topic, for_="write")
-            if not queues:
-                raise TopicNotFoundError(
-                    f"topic {topic!r} has no queue that takes messages",
-                    hint="check its permissions and that its broker runs",
-                )
+            queues = await self._writable(topic)
             if number is None:
                 assert key is not None
                 return queues[partition_of(key, len(queues))]
@@ -337,6 +407,15 @@ class AsyncProducer:
             return queues[(number - 1) % len(queues)]
 
         return choose
+
+    async def _writable(self, topic: str) -> list[MessageQueue]:
+        queues = await self.client.queues(topic, for_="write")
+        if not queues:
+            raise TopicNotFoundError(
+                f"topic {topic!r} has no queue that takes messages",
+                hint="check its permissions and that its broker runs",
+            )
+        return queues
 
     def _compressed(self, body: bytes) -> tuple[bytes, int]:
         least = self.client.settings.compress_from
@@ -361,6 +440,14 @@ def _key_of(message: Message) -> bytes | None:
     keys = {KEYS: message.keys} if message.keys else {}
     key = key_from_properties({**message.properties, **keys})
     return None if key is None else encode_key(key)
+
+
+def _refuse_delayed(topic: str, messages: Iterable[Message]) -> None:
+    if any(message.is_delayed for message in messages):
+        raise ConfigurationError(
+            f"a batch for topic {topic!r} holds a delayed message",
+            hint="send delayed messages one by one: brokers refuse them in batches",
+        )
 
 
 def _fixed(queue: MessageQueue) -> _Chooser:

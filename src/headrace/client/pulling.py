@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace.client.client import Openable
 from headrace.client.results import (
     PULL_CODES,
     CommittedReading,
@@ -201,7 +202,7 @@ class PullStatistics:
     wasted: int
 
 
-class AsyncPullConsumer:
+class AsyncPullConsumer(Openable):
     """Read queues by offset, and keep a group's offsets.
 
     Parameters

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from headrace.client._listening import Listener, Listening
 from headrace.client._push_engine import PushEngine
+from headrace.client.client import Openable
 from headrace.client.deliveries import ABANDONED, Delivery, Outcome, Retry
 from headrace.client.push_options import PushOptions, PushStatistics
 from headrace.errors import ConfigurationError
 from headrace.protocol.groups import ALL_TAGS, retry_topic
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from headrace.client.client import AsyncClient
     from headrace.client.push_options import MessageQueue
     from headrace.protocol.messages import StoredMessage
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.client")
 
 
-class AsyncPushConsumer:
+class AsyncPushConsumer(Openable):
     """One member of a consumer group, which brings each message to a listener.
 
     Members here and in Java share the queues.  What the listener has processed is committed
@@ -81,18 +80,6 @@ class AsyncPushConsumer:
         self._ended = asyncio.Event()
         self._failure: BaseException | None = None
         self._closing: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self.messages()

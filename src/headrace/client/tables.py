@@ -7,9 +7,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from headrace.client._table import KeyedRows
+from headrace.client.client import Openable
 from headrace.client.producer import AsyncProducer, SendResult
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.results import PullResult, PullStatus
@@ -19,8 +20,6 @@ from headrace.protocol.messages import Message
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from headrace.client.client import AsyncClient
     from headrace.client.push_options import MessageQueue
     from headrace.protocol.columns import MessageColumns
@@ -49,7 +48,7 @@ class TableStatistics:
     positions: dict[MessageQueue, int]
 
 
-class AsyncTableReader:
+class AsyncTableReader(Openable):
     """The table that a compaction topic holds: the last value of each key, answered locally.
 
     It reads the topic from offset 0 and follows it for ever.  An empty body deletes its key, and so
@@ -88,18 +87,6 @@ class AsyncTableReader:
         #: What brokers answer that will not mend itself, by queue, until they answer otherwise.
         self._refused: dict[MessageQueue, HeadraceError] = {}
         self._messages = 0
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Begin to read in the background.
@@ -273,7 +260,7 @@ class AsyncTableReader:
         self._news.set()
 
 
-class AsyncTableWriter:
+class AsyncTableWriter(Openable):
     """Writes a table: each value goes to the queue of its key.
 
     Parameters
@@ -323,8 +310,8 @@ class AsyncTableWriter:
         if value:
             return await self._producer.send(message)
         # RocketMQ's broker trips over an empty body, but not in a batch.
-        queue = await self._producer.queue_for(self.topic, key)
-        return await self._producer.send_batch([message], queue)
+        (sent,) = await self._producer.send_many([message])
+        return sent
 
 
 def _text_of(key: object) -> bytes:

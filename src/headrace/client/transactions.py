@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from headrace.client.membership import new_client_id
 from headrace.client.producer import AsyncProducer, SendResult
@@ -25,8 +25,6 @@ from headrace.user_lines import user_line
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from headrace.client.client import AsyncClient
     from headrace.client.push_options import MessageQueue
     from headrace.protocol.messages import Message, StoredMessage
@@ -146,18 +144,6 @@ class AsyncTransactionProducer(AsyncProducer):
         self._ended = dict.fromkeys(LocalTransactionState, 0)
         self._begun = 0
         self._checks = 0
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def transaction_statistics(self) -> TransactionStatistics:
         """Count transactions."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import MessageRejectedError
+from headrace.protocol.messages import BatchBody
 from headrace.protocol.properties import KEYS, MAX_PROPERTIES
 
 if TYPE_CHECKING:
@@ -24,15 +24,6 @@ _HEAD = np.dtype(
 _FIXED = _HEAD.itemsize + 2
 #: Bytes joined at once: the offsets of an Arrow column are 32-bit numbers.
 _CHUNK = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class BatchBody:
-    """The body of one batch send."""
-
-    body: memoryview
-    #: Messages in it.
-    count: int
 
 
 def encode_batch_columns(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -250,6 +250,15 @@ class StoredMessage:
         return encode_offset_id(self.store_host, self.position)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchBody:
+    """The body of one batch send."""
+
+    body: Buffer
+    #: Messages in it.
+    count: int
+
+
 def encode_batch(messages: Iterable[Message]) -> bytes:
     """Write the body of a batch; all messages must have one topic.
 
@@ -262,6 +271,37 @@ def encode_batch(messages: Iterable[Message]) -> bytes:
     for message in messages:
         pieces += write_mini_message(message.body, message.encoded_properties(), message.flag)
     return b"".join(pieces)
+
+
+def encode_batches(messages: Iterable[Message], limit: int) -> Iterator[BatchBody]:
+    """Cut messages of one topic into bodies of batch sends of at most ``limit`` bytes, in order.
+
+    A message that is larger has a body of its own.
+
+    Raises
+    ------
+    MessageRejectedError
+        A message's properties cannot be written.
+
+    Examples
+    --------
+    >>> lines = [Message(topic="lines", body=b"a" * 50)] * 5
+    >>> [batch.count for batch in encode_batches(lines, 150)]
+    [2, 2, 1]
+    """
+    pieces: list[Buffer] = []
+    size = count = 0
+    for message in messages:
+        own = write_mini_message(message.body, message.encoded_properties(), message.flag)
+        more = sum(map(len, own))
+        if count and size + more > limit:
+            yield BatchBody(b"".join(pieces), count)
+            pieces, size, count = [], 0, 0
+        pieces += own
+        size += more
+        count += 1
+    if count:
+        yield BatchBody(b"".join(pieces), count)
 
 
 def decode_messages(block: Buffer, *, unpack: bool = True) -> list[StoredMessage]:
