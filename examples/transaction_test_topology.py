@@ -161,7 +161,7 @@ def run_here(fuse: Path | None) -> str:
             except Exception as error:  # noqa: BLE001 - shown, and what it did is checked below
                 print(str(error).splitlines()[0])
         driver.run_batches(5)
-        return check(driver.state("spout").get(0), driver.state("count").all().values())
+        return check(driver.state("spout").all()[0], driver.state("count").all().values())
 
 
 def run_on_spark(fuse: Path | None, folder: Path, namesrv: str | None, master: str) -> str:
@@ -182,16 +182,16 @@ def committed(address: str) -> str:
     """Check the last commit of the topology, which does not run now."""
     from headrace.client import Client
     from headrace.runtime.state.home import StateHome
-    from headrace.runtime.state.views import StateView
+    from headrace.runtime.state.views import CommittedState
 
     (group,) = topology.groups
     with Client(address) as client:
         home = StateHome.of(group.name, client)
         with (
-            StateView(home, "spout", group.operator("spout")) as spout,
-            StateView(home, "count", group.operator("count")) as count,
+            CommittedState(home, "spout", group.operator("spout")) as spout,
+            CommittedState(home, "count", group.operator("count")) as count,
         ):
-            return check(spout.get(0), [entry.value for entry in count.scan()])
+            return check(spout.all()[0], [entry.value for entry in count.scan()])
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from headrace.client import Client, Message, Producer, PullConsumer
 from headrace.errors import StateError
 from headrace.runtime.jobs.reset import exported, import_state
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.views import StateView
+from headrace.runtime.state.views import CommittedState
 from headrace.topology import Topology, Tuple
 from headrace.transactions import KeyValueBolt, TransactionTopologyBuilder
 from tests.attacks.test_pickles import FORGED, nothing_runs
@@ -64,7 +64,9 @@ class Scene:
             driver.catch_up(2)
 
     def state(self, job: Topology) -> dict[str, Any]:
-        with StateView(StateHome.of(job.name, self.client), "tally", job.operator("tally")) as view:
+        with CommittedState(
+            StateHome.of(job.name, self.client), "tally", job.operator("tally")
+        ) as view:
             return dict(view.range())
 
 
@@ -77,7 +79,7 @@ def scene(request: pytest.FixtureRequest, embedded: Cluster, tmp_path: Path) -> 
 def by_import(scene: Scene, job: Topology, forged: bytes) -> None:
     """Export the state, put the forged value into each line, and import that."""
     home = StateHome.of(job.name, scene.client)
-    with StateView(home, "tally") as view:
+    with CommittedState(home, "tally") as view:
         lines = [json.loads(line) for line in exported(view)]
     value = base64.b64encode(forged).decode()
     assert import_state(home, "tally", [json.dumps(line | {"value": value}) for line in lines])

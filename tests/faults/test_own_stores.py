@@ -7,7 +7,7 @@ from collections import Counter
 from headrace import serdes
 from headrace.client import Admin
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.views import StateView
+from headrace.runtime.state.views import CommittedState
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
 from tests.faults.local_driver import LocalDriver
@@ -39,5 +39,5 @@ def test_job_counts_exactly_over_a_take_over(rig: Rig) -> None:
     expected = Counter(word for line in LINES for word in line.split())
     assert rig.latest(counts) == expected
     assert not list(rig.folder.rglob("db"))
-    with StateView(StateHome.of(job.name, rig.client), "words") as view:
+    with CommittedState(StateHome.of(job.name, rig.client), "words") as view:
         assert dict(view.range()) == expected

@@ -15,7 +15,7 @@ from headrace.errors import StateError
 from headrace.runtime.jobs.reset import exported, import_state, rescale
 from headrace.runtime.standing import OperatorStatistics, lag_of, operator_statistics
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.views import StateView
+from headrace.runtime.state.views import CommittedState
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology
 from tests.faults.local_driver import LocalDriver
@@ -87,7 +87,7 @@ def test_each_operator_says_what_it_did_and_how_far_it_is_behind(rig: Rig) -> No
 
 def sizes(rig: Rig, job: Topology, store: str) -> tuple[int, int]:
     """Entries of a store, and bytes of their messages' bodies, by looking at all of them."""
-    with StateView(StateHome.of(job.name, rig.client), store) as view:
+    with CommittedState(StateHome.of(job.name, rig.client), store) as view:
         entries = [json.loads(line) for line in exported(view)]
     bodies = [8 + len(b64decode(e["key"])) + len(b64decode(e["value"])) for e in entries]
     return len(bodies), sum(bodies)
@@ -111,7 +111,7 @@ def test_size_of_state_is_exact_after_changes_imports_and_rescales(rig: Rig) -> 
         check()
     rescale(home(), 3)
     before = check()
-    with StateView(home(), "clicked") as view:
+    with CommittedState(home(), "clicked") as view:
         lines = list(exported(view))
     import_state(home(), "clicked", lines[:10])
     assert check()[0] == 10

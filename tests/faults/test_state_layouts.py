@@ -33,7 +33,7 @@ from headrace.errors import StateError
 from headrace.runtime.jobs.reset import exported, import_state, rescale
 from headrace.runtime.stage import PROCESSORS
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.views import StateView
+from headrace.runtime.state.views import CommittedState
 from headrace.serdes import Deserializer, Keyed
 from headrace.streams import GlobalTable, KeyedStream, Stream, StreamBuilder, Table
 from headrace.topology import Context, Fired, Topology
@@ -278,7 +278,7 @@ def test_results_are_the_same_with_rescales_and_a_way_through_files(rig: Rig) ->
 def through_files(home: StateHome) -> None:
     """Write all state to lines, empty the stores, and bring it back."""
     for store in home.record().stores:
-        with StateView(home, store) as view:
+        with CommittedState(home, store) as view:
             kept = list(exported(view))
             assert len(kept) == len(view), store
         import_state(home, store, [])
@@ -296,7 +296,7 @@ def test_open_state_is_shown_by_key(rig: Rig) -> None:
 
 
 def check_shown(home: StateHome, job: Topology, kind: str) -> None:
-    with StateView(home, kind, job.operator(kind)) as view:
+    with CommittedState(home, kind, job.operator(kind)) as view:
         shown = list(view.scan())
         assert shown, kind
         assert {entry.key for entry in shown} <= set(KEYS)
@@ -320,14 +320,16 @@ def test_state_of_a_processor_is_shown_as_it_was_declared(rig: Rig) -> None:
     job = jobs.topology("declared", jobs.outs())
     jobs.send()
     jobs.run(job, 2)
-    with StateView(jobs.home(job), "process", job.operator("process")) as view:
-        state = view.get(KEYS[0])
+    with CommittedState(jobs.home(job), "process", job.operator("process")) as view:
+        state = view.all()[KEYS[0]]
         assert state.keys() == {"last", "seen", "all", "times"}
         assert state["all"][-1] == state["last"]
         assert state["seen"] == {number % 3: number for number in state["all"]}
-    with StateView(jobs.home(job), "process") as view:
+    with CommittedState(jobs.home(job), "process") as view:
         assert view.get(KEYS[0]) == state
-    with StateView(jobs.home(job), "foreign_key-rows", job.operator("foreign_key-rows")) as view:
+    with CommittedState(
+        jobs.home(job), "foreign_key-rows", job.operator("foreign_key-rows")
+    ) as view:
         told = [view.get(key) for key in KEYS]
     assert any(found and found.keys() == {"left", "right"} for found in told)
 

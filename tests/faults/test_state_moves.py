@@ -14,7 +14,7 @@ from headrace.runtime import StateMigration
 from headrace.runtime.commit.drivers import Lease
 from headrace.runtime.jobs.reset import rescale
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.views import StateView
+from headrace.runtime.state.views import CommittedState
 from headrace.streams import StreamBuilder
 from headrace.topology import Topology, commit_topic
 from tests.faults.local_driver import LocalDriver
@@ -59,12 +59,12 @@ def test_results_are_exact_over_a_rescale_up_and_down(rig: Rig, tmp_path: Path) 
     job = counting(f"scale-{lines}", lines, counts)
     sent: list[str] = []
     done: list[tuple[int, int]] = []
-    view: StateView | None = None
+    view: CommittedState | None = None
     for partitions in (2, 5, 3, 1, 4):
         if sent:
             home = StateHome.of(job.name, rig.client)
             # It was opened before the job had the queues that it gets.
-            view = view or StateView(StateHome.of(job.name, rig.client), "words")
+            view = view or CommittedState(StateHome.of(job.name, rig.client), "words")
             assert view.all() == expected(sent)
             record = rescale(home, partitions, lambda *at: done.append(at))
             assert view.all() == expected(sent)

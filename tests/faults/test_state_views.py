@@ -15,7 +15,7 @@ from headrace.cli.app import app
 from headrace.errors import StateError
 from headrace.runtime.jobs.reset import exported, import_state
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.views import StateView
+from headrace.runtime.state.views import CommittedState
 from headrace.streams import StreamBuilder
 from headrace.topology import Accumulator, Topology
 from tests.faults.local_driver import LocalDriver
@@ -57,9 +57,9 @@ def run(rig: Rig, job: Topology) -> None:
         driver.catch_up()
 
 
-def view(rig: Rig, job: Topology, operator: str, *, known: bool = False) -> StateView:
+def view(rig: Rig, job: Topology, operator: str, *, known: bool = False) -> CommittedState:
     home = StateHome.of(job.name, rig.client)
-    return StateView(home, operator, job.operator(operator) if known else None)
+    return CommittedState(home, operator, job.operator(operator) if known else None)
 
 
 def test_view_follows_the_commits_of_a_running_job(rig: Rig) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 
@@ -17,10 +17,11 @@ from headrace import (
     StreamBuilder,
     serdes,
     session,
+    tumbling,
     value_state,
 )
-from headrace.errors import StateError, TopicNotFoundError
-from headrace.runtime import TestRecord, TopologyTestDriver
+from headrace.errors import DeserializationError, StateError, TopicNotFoundError
+from headrace.runtime import StateView, TestOutput, TestRecord, TopologyTestDriver
 from tests.runtime.test_driver import word_count
 from tests.runtime.test_watermarks import windows
 
@@ -83,6 +84,51 @@ def test_late_records_can_be_read_though_no_operator_takes_them() -> None:
         assert driver.counters["late"] == 1
         with pytest.raises(StateError, match="it has window"):
             driver.late("in")
+
+
+def test_tables_type_what_is_looked_up_by_them() -> None:
+    builder = StreamBuilder("job")
+    words = builder.source("words", serdes.string, allowed_lateness=timedelta(0)).key_by(len)
+    counts = words.count()
+    minutes = words.window(tumbling(timedelta(minutes=1))).collect()
+    for topic, table in (("counts", counts), ("minutes", minutes)):
+        table.sink(topic, serdes.plain)
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.input("words", serdes.string).pipe(["to", "be", "was"], start=at(100))
+        driver.input("words", serdes.string).send("or", time=at(1))
+        by_length = driver.state(counts)
+        assert_type(by_length, StateView[int, int])
+        assert_type(by_length.get(2), int | None)
+        assert by_length.all() == driver.state(counts.name).all() == {2: 3, 3: 1}
+        in_minutes = driver.state(minutes)
+        assert_type(in_minutes, StateView[int, list[str]])
+        assert in_minutes.all() == {2: ["to", "be"], 3: ["was"]}
+        late = driver.late(minutes)
+        assert_type(late, TestOutput[str])
+        assert [record.value for record in late.read_all()] == ["or"]
+        with pytest.raises(StateError, match="no operator 'count-words' with late records"):
+            driver.late(counts)
+
+
+def test_a_tombstone_is_read_by_a_serde_that_knows_none_or_its_error_says_so() -> None:
+    builder = StreamBuilder("job")
+    table = builder.table("ages", serdes.with_key(serdes.int))
+    table.sink("known", serdes.int)
+    builder.source("numbers", serdes.int).sink("read", serdes.int)
+    with TopologyTestDriver(builder.build()) as driver:
+        ages = driver.input("ages", serdes.optional(serdes.int))
+        for age in (7, None):
+            ages.send(age, key="ann")
+        known = driver.output("known", serdes.optional(serdes.int)).read_all()
+        assert [record.value for record in known] == [7, None]
+        for age in (7, None):
+            ages.send(age, key="ann")
+        with pytest.raises(DeserializationError, match=r"tombstone.*\n.*serdes.optional\(\.\.\.\)"):
+            driver.output("known", serdes.int).read_all()
+        with pytest.raises(
+            DeserializationError, match=r"offset 0 .*\n.*serdes.optional\(.*made at"
+        ):
+            driver.input("numbers", serdes.optional(serdes.int)).send(None)
 
 
 def test_nothing_of_a_batch_that_fails_is_counted() -> None:

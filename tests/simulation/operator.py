@@ -21,7 +21,7 @@ from headrace.runtime.commit.transactions import BrokerTransactions
 from headrace.runtime.jobs.journal import abort
 from headrace.runtime.jobs.reset import exported, import_state, rescale
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.views import StateView
+from headrace.runtime.state.views import CommittedState
 from headrace.topology.names import commit_topic
 from tests.simulation.checks import require
 from tests.simulation.job import EPOCH, JOB, LINES
@@ -119,7 +119,7 @@ class Operator:
 
     def _look(self, home: StateHome) -> None:
         for store in self._stores:
-            with StateView(home, store) as view:
+            with CommittedState(home, store) as view:
                 found = list(exported(view))
                 _look_by_key(view)
             self._world.tell(f"the operator sees {len(found)} entries of {store}")
@@ -158,7 +158,7 @@ class Operator:
         """Let each store hold what it holds, by the way through a file."""
         self._stop_drivers()
         for store in self._stores:
-            with StateView(home, store) as view:
+            with CommittedState(home, store) as view:
                 lines = list(exported(view))
             import_state(home, store, lines)
 
@@ -168,7 +168,7 @@ class Operator:
             driver.kill()
 
 
-def _look_by_key(view: StateView) -> None:
+def _look_by_key(view: CommittedState) -> None:
     """Ask for single keys, ranges and windows: between two commits they agree with each other.
 
     Raises

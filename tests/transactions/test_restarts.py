@@ -15,7 +15,7 @@ from headrace.client import Client
 from headrace.errors import RollbackError, StateError
 from headrace.runtime.jobs.reset import exported, import_state, rescale
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.views import StateView
+from headrace.runtime.state.views import CommittedState
 from headrace.topology import BatchGroupId, Topology
 from headrace.transactions import Spout
 from tests.clusters import Cluster
@@ -50,7 +50,7 @@ class Scene:
         return StateHome.of(self.name, self.client)
 
     def state(self, job: Topology, operator: str) -> Mapping[Any, Any]:
-        with StateView(self.home, operator, job.operator(operator)) as view:
+        with CommittedState(self.home, operator, job.operator(operator)) as view:
             return view.all()
 
 
@@ -146,9 +146,9 @@ def test_rescale_moves_keys_by_range_and_states_by_task(scene: Scene, trace: Tra
         with scene.driver(job, partitions=partitions) as driver:
             driver.catch_up(1)
             check(scene, job, batches)
-            with StateView(scene.home, "keyed", job.operator("keyed")) as view:
+            with CommittedState(scene.home, "keyed", job.operator("keyed")) as view:
                 assert view.get("be") == expected(batches)["be"]
-            with StateView(scene.home, "spout", job.operator("spout")) as view:
+            with CommittedState(scene.home, "spout", job.operator("spout")) as view:
                 assert view.get(1) == 3 * batches
                 assert view.get(9) is None
                 assert view.get("be") is None
@@ -159,7 +159,7 @@ def test_state_goes_through_files(scene: Scene, trace: Trace) -> None:
     with scene.driver(job) as driver:
         driver.catch_up(1)
     for store in ("count", "keyed", "spout"):
-        with StateView(scene.home, store) as view:
+        with CommittedState(scene.home, store) as view:
             kept = list(exported(view))
         import_state(scene.home, store, [])
         assert import_state(scene.home, store, kept) == len(kept)
@@ -172,9 +172,9 @@ def test_plain_state_is_shown_without_the_program(scene: Scene, trace: Trace) ->
     job = word_count(scene, trace)
     with scene.driver(job) as driver:
         driver.catch_up(2)
-    with StateView(scene.home, "keyed") as view:
+    with CommittedState(scene.home, "keyed") as view:
         assert view.all() == expected(2)
-    with StateView(scene.home, "spout") as view:
+    with CommittedState(scene.home, "spout") as view:
         assert view.get(2) == 6
         assert [(entry.key, entry.value) for entry in view.scan()] == [(0, 6), (2, 6), (1, 6)]
 

@@ -15,7 +15,7 @@ from headrace.cli._cluster import DataDir, NameServer, cluster, connecting, sett
 from headrace.cli._terminal import say
 
 if TYPE_CHECKING:
-    from headrace.runtime.state.views import StateView
+    from headrace.runtime.state.views import CommittedState
     from headrace.topology import Operator
 
 
@@ -140,10 +140,10 @@ def import_file(
 @contextlib.contextmanager
 def _view(
     job: str, operator: str, program: Path | None, namesrv: str | None, data_dir: Path | None
-) -> Iterator[StateView]:
+) -> Iterator[CommittedState]:
     from headrace.runtime.job_plan import pickle_secret
     from headrace.runtime.state.home import StateHome
-    from headrace.runtime.state.views import StateView
+    from headrace.runtime.state.views import CommittedState
     from headrace.serdes.base import travelling_with
 
     known = None if program is None else _operator(program, operator)
@@ -151,7 +151,7 @@ def _view(
     with (
         travelling_with(partial(pickle_secret, settings, job)),
         cluster(namesrv, data_dir) as client,
-        StateView(StateHome.of(job, client), operator, known) as view,
+        CommittedState(StateHome.of(job, client), operator, known) as view,
     ):
         yield view
 

@@ -7,6 +7,7 @@ from .state.store import (
     LayeredStore as LayeredStore,
     MemoryStore as MemoryStore,
 )
+from .state.views import StateView as StateView
 from .testing import (
     TestInput as TestInput,
     TestOutput as TestOutput,

@@ -97,7 +97,15 @@ class _SerdeDeserializer(Deserializer[None, V]):
         return None if self._serde.schema is None else _ColumnsDeserializer(self._serde)
 
     def deserialize(self, body: bytes, properties: Mapping[str, str]) -> Keyed[None, V]:  # noqa: ARG002
-        return Keyed(None, self._serde.deserialize(body))
+        try:
+            return Keyed(None, self._serde.deserialize(body))
+        except Exception as error:
+            if body:
+                raise
+            raise DeserializationError(
+                f"an empty body, a tombstone, is no value of {self._serde!r}: {error}",
+                hint=f"serdes.optional(...) around {self._serde!r} reads it as None",
+            ) from error
 
     def deserialize_many(
         self,

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.embedded import embedded_broker
@@ -23,7 +23,7 @@ from headrace.runtime.planning import owes_batch
 from headrace.runtime.standing import LagReader
 from headrace.runtime.state.home import StateHome, claimed
 from headrace.runtime.state.local import restoring
-from headrace.runtime.state.views import StateView
+from headrace.runtime.state.views import CommittedState, StateView
 from headrace.settings import JobSettings
 from headrace.spark.batches import BatchSinks
 from headrace.spark.class_archive import _QUIET, JAVA_OPTIONS, archive_of
@@ -32,6 +32,7 @@ from headrace.spark.dead_session import end_session, forget_dead_session
 from headrace.spark.driver import JobDriver
 from headrace.spark.session import check_master, get_session, overdue
 from headrace.spark.statistics import JobStatistics, Meter, pickle_plan
+from headrace.topology.shapes import name_of
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
@@ -45,8 +46,11 @@ if TYPE_CHECKING:
     from headrace.runtime.state.interface import StoreFactory
     from headrace.runtime.state.steps import Migrations
     from headrace.spark.ticks import Ticks
-    from headrace.topology import Topology
+    from headrace.topology import OperatorHandle, Topology
 
+
+K = TypeVar("K")
+R = TypeVar("R")
 
 # What lies in the topics that a job reads, and whether the job has done it.
 
@@ -171,7 +175,7 @@ class StreamJob:
         self._opened = ExitStack()
         #: Held by the one who starts or stops.
         self._turn = threading.Lock()
-        self._views: dict[str, StateView] = {}
+        self._views: dict[str, CommittedState] = {}
         self._batches: BatchSinks | None = None
 
     def start(self) -> Self:
@@ -432,9 +436,14 @@ class StreamJob:
         """
         return max(overdue(), 0.0 if self._driver is None else self._driver.stalled())
 
-    def state(self, operator: str) -> StateView:
+    @overload
+    def state(self, operator: OperatorHandle[K, Any, R]) -> StateView[K, R]: ...
+    @overload
+    def state(self, operator: str) -> StateView[Any, Any]: ...
+    def state(self, operator: str | OperatorHandle[K, Any, R]) -> StateView[K, R]:
         """Look into the state of an operator, as of the last commit; see :class:`StateView`.
 
+        The operator is told by the table that it was made by, or by its name.
         ``get(key)``, ``range(start, stop)``, ``prefix(text)``, ``window(key, start, stop)``,
         ``scan()``; the view ends with the job.
 
@@ -444,13 +453,14 @@ class StreamJob:
             The job has committed nothing, or has no state of this name.
         """
         connection = self._running()
-        if operator not in self._views:
+        name = name_of(operator)
+        if name not in self._views:
             names = connection.plan.state_topics
-            known = self.topology.operator(operator) if operator in names else None
+            known = self.topology.operator(name) if name in names else None
             # Transactions of its own: the job's are used by another thread.
             home = StateHome.of(self.topology.name, connection.client)
-            self._views[operator] = self._opened.enter_context(StateView(home, operator, known))
-        return self._views[operator]
+            self._views[name] = self._opened.enter_context(CommittedState(home, name, known))
+        return self._views[name]
 
     @property
     def _record(self) -> CommitRecord | None:

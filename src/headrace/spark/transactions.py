@@ -442,7 +442,7 @@ class TransactionJob:
         """Return the seconds for which a group's query was not looked after; see `StreamJob`."""
         return max((job.stalled() for job in self.jobs.values()), default=0.0)
 
-    def state(self, component: str) -> StateView:
+    def state(self, component: str) -> StateView[Any, Any]:
         """Look into the state of a component, as of the last commit; see :class:`StateView`.
 
         Raises

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack, overload
 
 from headrace.serdes.inference import result_hint
 from headrace.streams.flow import check_function, no_method
 from headrace.streams.joins.tables import joined, nullable_known
 from headrace.streams.outputs import written
-from headrace.topology import MapTable, ToStream, WhereTable
+from headrace.topology import MapTable, OperatorHandle, ToStream, WhereTable
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde, Serializer
@@ -26,7 +26,7 @@ V2 = TypeVar("V2")
 Out = TypeVar("Out")
 
 
-class Table(Generic[K, V]):
+class Table(OperatorHandle[K, Any, V]):
     """The latest value of each key.
 
     Made by :meth:`StreamBuilder.table`, :meth:`Stream.to_table`, aggregates and joins of tables.
@@ -305,7 +305,7 @@ class Table(Generic[K, V]):
         return Table(joined(self._flow, "outer", right, joiner, None, name, serde, on_error))
 
 
-class GlobalTable(Generic[K, V]):
+class GlobalTable(OperatorHandle[K, Any, V]):
     """A table that every partition has whole, for joins by any key; see :meth:`Stream.join`."""
 
     def __init__(self, flow: Flow) -> None:

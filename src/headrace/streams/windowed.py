@@ -34,6 +34,7 @@ from headrace.streams.flow import no_method
 from headrace.streams.outputs import written
 from headrace.streams.stream import Stream
 from headrace.topology import (
+    OperatorHandle,
     SessionWindow,
     SlidingWindow,
     TimeWindow,
@@ -358,7 +359,7 @@ class WindowedStream(Generic[K, V]):
         return WindowedTable(self._flow, results, operator)
 
 
-class WindowedTable(Generic[K, V, R]):
+class WindowedTable(OperatorHandle[K, V, R]):
     """The results of each key and window.
 
     Results keep the key of their records.  Which window a result is for stands in the properties
@@ -584,7 +585,7 @@ class WindowedGroups:
         return WindowedColumns(table, flow, self._keys, results)
 
 
-class WindowedColumns:
+class WindowedColumns(OperatorHandle[Any, Any, Row]):
     """The measures of each group and window."""
 
     def __init__(

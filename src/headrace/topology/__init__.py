@@ -103,7 +103,7 @@ from headrace.topology.operators.windows import (
     WindowAggregate,
 )
 from headrace.topology.pickling import EntriesSerde, check_pickling
-from headrace.topology.shapes import shape_changes, state_shape
+from headrace.topology.shapes import OperatorHandle, shape_changes, state_shape
 from headrace.topology.stages import Shuffle, Stage, StagePlan, cut_stages
 from headrace.topology.tuples import (
     COMMIT_FAIL,
@@ -184,6 +184,7 @@ __all__ = [
     "MapValues",
     "Merge",
     "Operator",
+    "OperatorHandle",
     "Origin",
     "Output",
     "Peek",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
@@ -14,9 +15,30 @@ if TYPE_CHECKING:
 Shape = Mapping[str, str]
 """What the layout of a store follows from, as text that is the same in every process."""
 
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
+
 _WINDOWS = ("window", "windows")
 #: What a topology may have more of without harm to the state that is there.
 _GROWS = ("states.", "kinds.")
+
+
+class OperatorHandle(ABC, Generic[K, V, R]):
+    """What a pipeline holds of an operator that keeps state, such as a table.
+
+    Its types are those of the keys, of the values that come in, and of what is kept of them.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of the operator, and of its state store."""
+
+
+def name_of(operator: str | OperatorHandle[Any, Any, Any]) -> str:
+    """Return the name that is given, or that of what is given."""
+    return operator if isinstance(operator, str) else operator.name
 
 
 def state_shape(operator: Operator) -> dict[str, str]:

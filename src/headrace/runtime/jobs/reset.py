@@ -154,7 +154,7 @@ def entry_line(entry: StateEntry) -> str:
     return orjson.dumps(told, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-def exported(view: StateView) -> Iterator[str]:
+def exported(view: StateView[Any, Any]) -> Iterator[str]:
     """Write every entry of a store as a line, exactly: keys and values in base64."""
     for key, value in view.raw():
         line = {"key": b64encode(key).decode(), "value": b64encode(value).decode()}

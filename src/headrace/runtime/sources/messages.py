@@ -257,12 +257,14 @@ class SourceReader:
     ) -> DeserializationError:
         body = columns.body[index].as_py()
         shown = repr(body[:_SHOWN_BYTES]) + ("..." if len(body) > _SHOWN_BYTES else "")
-        reason = error.message if isinstance(error, HeadraceError) else error
+        reason, advice = str(error), ""
+        if isinstance(error, HeadraceError):
+            reason, advice = error.message, f"{error.hint}; " if error.hint else ""
         return DeserializationError(
             f"source '{self.source.name}' cannot read the message at topic '{topic}',"
             f" queue {columns.queue_id[index]}, offset {columns.queue_offset[index]}"
             f" ({len(body)} bytes: {shown}): {type(error).__name__}: {reason}",
-            hint=f"the source was made at {self.source.origin}; give it another deserializer, or"
+            hint=f"{advice}the source was made at {self.source.origin}; give it another deserializer, or"
             ' on_error="skip" or on_error="topic:NAME" to go on without such messages',
         )
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
@@ -37,12 +37,15 @@ if TYPE_CHECKING:
 
 # Questions to the state of one operator, wherever its entries lie.
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 #: Keys whose canonical bytes are in the order of the keys.
 _ORDERED = (str, bytes)
 
 
-class StateLook(ABC):
-    """What can be asked of the state of one operator.
+class StateView(ABC, Generic[K, V]):
+    """What can be asked of the state of one operator: of a job that runs, or of a test driver.
 
     Parameters
     ----------
@@ -57,19 +60,25 @@ class StateLook(ABC):
         self._read = read
 
     @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of entries."""
+
+    @abstractmethod
     def _bases(self, key: bytes | None = None) -> AbstractContextManager[list[StateBase]]:
         """Open the partitions: all, or the one of a key."""
 
-    def get(self, key: object) -> Any:
+    def get(self, key: K) -> V | None:
         """Return the value of a key; None where there is none.
 
         Of a key with windows, the value of its latest window; of an operator that keeps several
         things for a key, such as both sides of a join or the states of a processor, a dict of
         them.
         """
-        return self._layout.gathered(sorted(self._of(key), key=lambda entry: entry.start or 0))
+        entries = sorted(self._of(key), key=lambda entry: entry.start or 0)
+        found: V | None = self._layout.gathered(entries)
+        return found
 
-    def all(self) -> Mapping[Any, Any]:
+    def all(self) -> Mapping[K, V]:
         """Return every key with what :meth:`get` gives for it.
 
         Keys are told apart as those of records are: dicts and lists are keys, too, and 1, 1.0 and
@@ -81,7 +90,7 @@ class StateLook(ABC):
         gathered = self._layout.gathered
         return _ByKey({key: (own[0].key, gathered(own)) for key, own in entries.items()})
 
-    def range(self, start: object = None, stop: object = None) -> Iterator[tuple[Any, Any]]:
+    def range(self, start: K | None = None, stop: K | None = None) -> Iterator[tuple[K, V]]:
         """Return keys from ``start`` to before ``stop`` with their values, in the order of the keys.
 
         A bound that is None is open; keys of another type than the bounds are left out.  Bounds
@@ -98,19 +107,17 @@ class StateLook(ABC):
         ]
         return iter(sorted(found, key=_order))
 
-    def prefix(self, prefix: str | bytes) -> Iterator[tuple[Any, Any]]:
+    def prefix(self, prefix: str | bytes) -> Iterator[tuple[K, V]]:
         """Return the keys that begin with a text, or with bytes, with their values, in order."""
         kind, size = type(prefix), len(prefix)
-        found = [
+        found: list[tuple[Any, Any]] = [
             (entry.key, entry.value)
             for entry in self._between(prefix, None)
             if type(entry.key) is kind and entry.key[:size] == prefix
         ]
         return iter(sorted(found, key=_order))
 
-    def window(
-        self, key: object, start: datetime, stop: datetime
-    ) -> Iterator[tuple[int, int, Any]]:
+    def window(self, key: K, start: datetime, stop: datetime) -> Iterator[tuple[int, int, V]]:
         """Return the open windows of a key that touch a span of time, oldest first.
 
         Each as its bounds, in ms since 1970, and its value.
@@ -270,7 +277,7 @@ def _results(known: Operator) -> Callable[[bytes], Any] | None:
     return None
 
 
-class StateView(StateLook):
+class CommittedState(StateView[Any, Any]):
     """The state of one operator, to look at: nothing here changes it.
 
     Each call sees the last commit; the job may run meanwhile, on any machine.  State topics are

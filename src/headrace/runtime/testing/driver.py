@@ -5,30 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from headrace.errors import StateError, TopicNotFoundError
 from headrace.runtime.stage import PROCESSORS
 from headrace.runtime.state.layouts import PlainLayout
-from headrace.runtime.state.views import StateLook, reader
+from headrace.runtime.state.views import StateView, reader
 from headrace.runtime.testing.job import MemoryJob
 from headrace.runtime.testing.topics import Sent, TestInput, TestOutput, Written, milliseconds
 from headrace.serdes import Deserializer, Serde, as_deserializer, json_of
-from headrace.topology.shapes import state_shape
+from headrace.topology.shapes import name_of, state_shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
     from headrace.runtime.state.store import MemoryBase, StateBase
-    from headrace.topology import BatchRecords, BatchToken, Operator, Topology
+    from headrace.topology import BatchRecords, BatchToken, Operator, OperatorHandle, Topology
 
+
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
 
 # State stores for a test to look at.
 
 
-class TestState(StateLook):
-    """One state store, over all partitions: what ``job.state(name)`` shows of a running job.
+class TestState(StateView[Any, Any]):
+    """One state store, over all partitions: what ``job.state(table)`` shows of a running job.
 
     Parameters
     ----------
@@ -48,7 +52,7 @@ class TestState(StateLook):
     <end of 'sink-counts'>
     >>> with TopologyTestDriver(builder.build()) as driver:
     ...     driver.input("words", serdes.string).pipe(["to", "be", "to"])
-    ...     state = driver.state("minutes")
+    ...     state = driver.state(minutes)
     ...     state.get("to"), state.all(), list(state.prefix("b"))
     (2, {'to': 2, 'be': 1}, [('be', 1)])
     """
@@ -70,8 +74,6 @@ class TestState(StateLook):
         del key
         yield list(self._stores)
 
-
-V = TypeVar("V")
 
 _START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -99,12 +101,13 @@ class TopologyTestDriver:
     >>> builder = StreamBuilder("word-count")
     >>> lines = builder.source("lines", serdes.string)
     >>> words = lines.flat_map_values(str.split).key_by(lambda word: word)
-    >>> words.count().sink("counts", serdes.json)
+    >>> counts = words.count()
+    >>> counts.sink("counts", serdes.json)
     <end of 'sink-counts'>
     >>> with TopologyTestDriver(builder.build()) as driver:
     ...     driver.input("lines", serdes.string).send("to be or not to be")
     ...     sorted((r.key, r.value) for r in driver.output("counts", serdes.json).read_all())
-    ...     driver.state("count-lines").get("be")
+    ...     driver.state(counts).get("be")
     [('be', 2), ('not', 1), ('or', 1), ('to', 2)]
     2
     """
@@ -194,37 +197,57 @@ class TopologyTestDriver:
         """
         return self._job.batches.of(operator)
 
-    def late(self, operator: str) -> TestOutput[Any]:
+    @overload
+    def late(self, operator: OperatorHandle[Any, V, Any]) -> TestOutput[V]: ...
+    @overload
+    def late(self, operator: str) -> TestOutput[Any]: ...
+    def late(self, operator: str | OperatorHandle[Any, V, Any]) -> TestOutput[V]:
         """Return the records that came too late for an operator, whether or not anyone takes them.
+
+        Parameters
+        ----------
+        operator
+            The windowed table, whose values are then typed, or the operator's name.
 
         Raises
         ------
         StateError
             The topology has no operator of this name that goes by event time.
         """
+        name = name_of(operator)
         names = [o.name for o in self.topology.stateful if o.timed]
-        if operator not in names:
+        if name not in names:
             raise StateError(
-                f"topology '{self.topology.name}' has no operator '{operator}' with late records",
+                f"topology '{self.topology.name}' has no operator '{name}' with late records",
                 hint=f"it has {', '.join(names) or 'none'}",
             )
-        return TestOutput(f"late of '{operator}'", self._job.late[operator], lambda record: record)
+        return TestOutput(f"late of '{name}'", self._job.late[name], lambda record: record)
 
-    def state(self, operator: str) -> TestState:
+    @overload
+    def state(self, operator: OperatorHandle[K, Any, R]) -> StateView[K, R]: ...
+    @overload
+    def state(self, operator: str) -> StateView[Any, Any]: ...
+    def state(self, operator: str | OperatorHandle[K, Any, R]) -> StateView[K, R]:
         """Return the state store of an operator.
+
+        Parameters
+        ----------
+        operator
+            The table that it was made by, whose keys and values are then typed, or its name.
 
         Raises
         ------
         StateError
             The topology has no stateful operator of this name.
         """
+        name = name_of(operator)
         names = list(self.topology.state_topics)
-        if operator not in names:
+        if name not in names:
             raise StateError(
-                f"topology '{self.topology.name}' has no state store '{operator}'",
+                f"topology '{self.topology.name}' has no state store '{name}'",
                 hint=f"it has {', '.join(names) or 'none'}",
             )
-        return TestState(self.topology.operator(operator), self._job.state(operator))
+        return TestState(self.topology.operator(name), self._job.state(name))
 
     def advance_wall_clock(self, by: timedelta) -> None:
         """Move the clock on; what is due by then happens, such as timers and idle timeouts.

@@ -143,9 +143,10 @@ class TestInput(Generic[V]):
         start: datetime | None = None,
         step: timedelta = timedelta(0),
     ) -> None:
-        """Send many, each as :meth:`send` does.
+        """Send many records one after the other, as that many calls of :meth:`send`.
 
-        A value has no key, and the time ``start`` moved on by ``step`` for each; a
+        Each is a batch of its own, as if the job had kept up with them; inside
+        :meth:`TopologyTestDriver.batch` all are of that one batch.  A value has no key, and the time ``start`` moved on by ``step`` for each; a
         :class:`TestRecord` has its own key, time and headers.
         """
         for number, value in enumerate(values):
