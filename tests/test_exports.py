@@ -55,6 +55,18 @@ def test_faces_of_packages_name_all_that_they_give() -> None:
     assert found == {}
 
 
+def test_methods_of_the_front_doors_neither_take_nor_give_just_anything() -> None:
+    found = [
+        f"{name}.{method}"
+        for face in ("headrace.client", "headrace.streams")
+        for name in importlib.import_module(face).__all__
+        if inspect.isclass(kind := getattr(importlib.import_module(face), name))
+        for method, function in inspect.getmembers(kind, inspect.isfunction)
+        if not method.startswith("_") and "Any" in function.__annotations__.values()
+    ]
+    assert found == ["Accumulator.restore", "Accumulator.state"]
+
+
 def test_exported_things_are_described() -> None:
     found = [
         f"{name}.{one}"

@@ -184,12 +184,16 @@ class StreamBuilder:
     def source(
         self,
         topic: Topics,
-        deserializer: Any,
+        deserializer: Serde[V]
+        | type[V]
+        | Deserializer[K, V]
+        | Callable[[bytes], Keyed[K, V]]
+        | Callable[[bytes], V],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
-        **options: Unpack[SourceOptions[Any]],
-    ) -> Stream[Any, Any]:
+        **options: Unpack[SourceOptions[V]],
+    ) -> Stream[K, V] | Stream[None, V]:
         """Read a topic, several, or all that match a pattern.
 
         New queues of a topic, and new topics that match, join a running job from their first
@@ -266,7 +270,8 @@ class StreamBuilder:
         deserializer: Serde[V] | type[V],
         *,
         name: str | None = None,
-        **options: Any,
+        on_error: ErrorPolicy = "fail",
+        **options: Unpack[SourceOptions[V]],
     ) -> Table[str, V]: ...
     @overload
     def table(
@@ -275,11 +280,18 @@ class StreamBuilder:
         deserializer: Deserializer[K, V],
         *,
         name: str | None = None,
-        **options: Any,
+        on_error: ErrorPolicy = "fail",
+        **options: Unpack[SourceOptions[V]],
     ) -> Table[K, V]: ...
     def table(
-        self, topic: str, deserializer: Any, *, name: str | None = None, **options: Any
-    ) -> Any:
+        self,
+        topic: str,
+        deserializer: Serde[V] | type[V] | Deserializer[K, V],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+        **options: Unpack[SourceOptions[V]],
+    ) -> Table[str, V] | Table[K, V]:
         """Read a topic as a table: the newest value of each key.
 
         A message with an empty body deletes its key.  A message without a key cannot be read
@@ -310,7 +322,7 @@ class StreamBuilder:
         >>> StreamBuilder("job").table("people", serdes.json)
         <table 'table-people'>
         """
-        return Table(kept(self._changes(topic, deserializer, name, options), name))
+        return Table(kept(self._changes(topic, deserializer, name, on_error, options), name))
 
     @overload
     def global_table(
@@ -319,7 +331,8 @@ class StreamBuilder:
         deserializer: Serde[V] | type[V],
         *,
         name: str | None = None,
-        **options: Any,
+        on_error: ErrorPolicy = "fail",
+        **options: Unpack[SourceOptions[V]],
     ) -> GlobalTable[str, V]: ...
     @overload
     def global_table(
@@ -328,11 +341,18 @@ class StreamBuilder:
         deserializer: Deserializer[K, V],
         *,
         name: str | None = None,
-        **options: Any,
+        on_error: ErrorPolicy = "fail",
+        **options: Unpack[SourceOptions[V]],
     ) -> GlobalTable[K, V]: ...
     def global_table(
-        self, topic: str, deserializer: Any, *, name: str | None = None, **options: Any
-    ) -> Any:
+        self,
+        topic: str,
+        deserializer: Serde[V] | type[V] | Deserializer[K, V],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy = "fail",
+        **options: Unpack[SourceOptions[V]],
+    ) -> GlobalTable[str, V] | GlobalTable[K, V]:
         """Read a topic as a table that every partition has whole.
 
         So streams can look up any key in it without moving; see :meth:`Stream.join`.  For tables
@@ -349,7 +369,7 @@ class StreamBuilder:
         >>> StreamBuilder("job").global_table("countries", serdes.json)
         <global table 'source-countries'>
         """
-        return GlobalTable(self._changes(topic, deserializer, name, options))
+        return GlobalTable(self._changes(topic, deserializer, name, on_error, options))
 
     def sql(
         self,
@@ -452,7 +472,12 @@ class StreamBuilder:
         return derived if number == 1 else f"{derived}-{number}"
 
     def _changes(
-        self, topic: str, deserializer: Any, name: str | None, options: dict[str, Any]
+        self,
+        topic: str,
+        deserializer: Any,
+        name: str | None,
+        on_error: ErrorPolicy,
+        options: SourceOptions[Any],
     ) -> Flow:
         if isinstance(deserializer, Serde) or document_serde_for(deserializer):
             deserializer = with_key(deserializer)
@@ -461,5 +486,7 @@ class StreamBuilder:
             reader = as_deserializer(reader)
         wrapped = TableDeserializer(reader) if isinstance(reader, Deserializer) else reader
         source = None if name is None else f"{name}-source"
-        stream: Stream[Any, Any] = self.source(topic, wrapped, name=source, **options)
+        stream: Stream[Any, Any] = self.source(
+            topic, wrapped, name=source, on_error=on_error, **options
+        )
         return stream._flow  # noqa: SLF001 - of the same front door

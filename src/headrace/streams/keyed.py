@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
 from headrace.streams.aggregates import (
     aggregate,
@@ -44,6 +44,12 @@ Number = TypeVar("Number", bound=int | float | Decimal)
 Real = TypeVar("Real", bound=float)
 
 
+class Comparable(Protocol):
+    """What ``min``, ``max`` and ``top`` compare."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
 class KeyedStream(Stream[K, V]):
     """A stream whose records can be gathered by key.
 
@@ -70,12 +76,12 @@ class KeyedStream(Stream[K, V]):
     ) -> KeyedStream[K, V2]: ...
     def map_values(
         self,
-        function: Callable[..., Any],
+        function: Callable[[V], V2] | Callable[[K, V], V2],
         *,
         name: str | None = None,
-        serde: Serde[Any] | None = None,
+        serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> KeyedStream[K, Any]:
+    ) -> KeyedStream[K, V2]:
         """Replace the value; see :meth:`Stream.map_values`."""
         return KeyedStream(replaced(self._flow, MapValues, function, name, serde, on_error))
 
@@ -89,12 +95,12 @@ class KeyedStream(Stream[K, V]):
     ) -> KeyedStream[K, V2]: ...
     def flat_map_values(
         self,
-        function: Callable[..., Any],
+        function: Callable[[V], Iterable[V2]] | Callable[[K, V], Iterable[V2]],
         *,
         name: str | None = None,
-        serde: Serde[Any] | None = None,
+        serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> KeyedStream[K, Any]:
+    ) -> KeyedStream[K, V2]:
         """Return any number of values for one; see :meth:`Stream.flat_map_values`."""
         return KeyedStream(replaced(self._flow, FlatMapValues, function, name, serde, on_error))
 
@@ -156,12 +162,12 @@ class KeyedStream(Stream[K, V]):
     ) -> Table[K, Number]: ...
     def sum(
         self,
-        selector: Callable[[V], Any] | None = None,
+        selector: Callable[[V], Number] | None = None,
         *,
         name: str | None = None,
         emit: Emit = "update",
         on_error: ErrorPolicy = "fail",
-    ) -> Table[K, Any]:
+    ) -> Table[K, Number]:
         """Add up the values of each key, or the numbers that a selector finds in them.
 
         Integers never overflow, and an integer added to a float loses nothing but what a float
@@ -194,12 +200,12 @@ class KeyedStream(Stream[K, V]):
     ) -> Table[K, float]: ...
     def avg(
         self,
-        selector: Callable[[V], Any] | None = None,
+        selector: Callable[[V], Decimal] | Callable[[V], float] | None = None,
         *,
         name: str | None = None,
         emit: Emit = "update",
         on_error: ErrorPolicy = "fail",
-    ) -> Table[K, Any]:
+    ) -> Table[K, Decimal] | Table[K, float]:
         """Average the values of each key, or the numbers that a selector finds in them.
 
         Number and sum are kept, so the average of integers is the float nearest to the true one,
@@ -216,7 +222,7 @@ class KeyedStream(Stream[K, V]):
 
     def min(
         self,
-        selector: Callable[[V], Any] | None = None,
+        selector: Callable[[V], Comparable] | None = None,
         *,
         name: str | None = None,
         emit: Emit = "update",
@@ -240,7 +246,7 @@ class KeyedStream(Stream[K, V]):
 
     def max(
         self,
-        selector: Callable[[V], Any] | None = None,
+        selector: Callable[[V], Comparable] | None = None,
         *,
         name: str | None = None,
         emit: Emit = "update",
@@ -260,7 +266,7 @@ class KeyedStream(Stream[K, V]):
     def top(
         self,
         n: int,
-        selector: Callable[[V], Any] | None = None,
+        selector: Callable[[V], Comparable] | None = None,
         *,
         name: str | None = None,
         emit: Emit = "update",

@@ -11,7 +11,7 @@ from headrace.columns import Expression
 from headrace.streams.columns import ColumnGroups, grouped, kept_by_columns, selected
 from headrace.streams.flow import no_method
 from headrace.streams.joins.chain import check_keyed, check_stream
-from headrace.streams.joins.tables import join, kept
+from headrace.streams.joins.tables import TableLookup, join, kept
 from headrace.streams.outputs import (
     End,
     batches_to_function,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     )
     from headrace.streams.joins.chain import StreamJoin
     from headrace.streams.joins.results import JoinedStream
-    from headrace.streams.joins.tables import TableLookup
     from headrace.streams.keyed import KeyedStream
     from headrace.streams.tables import GlobalTable, Table
     from headrace.topology import (
@@ -122,12 +121,12 @@ class Stream(Generic[K, V]):
     ) -> Stream[K2, V2]: ...
     def map(
         self,
-        function: Callable[..., tuple[Any, Any]],
+        function: Callable[[V], tuple[K2, V2]] | Callable[[K, V], tuple[K2, V2]],
         *,
         name: str | None = None,
-        serde: Serde[Any] | None = None,
+        serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Stream[Any, Any]:
+    ) -> Stream[K2, V2]:
         """Replace key and value by the pair that a function gives.
 
         Examples
@@ -149,12 +148,12 @@ class Stream(Generic[K, V]):
     ) -> Stream[K, V2]: ...
     def map_values(
         self,
-        function: Callable[..., Any],
+        function: Callable[[V], V2] | Callable[[K, V], V2],
         *,
         name: str | None = None,
-        serde: Serde[Any] | None = None,
+        serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Stream[K, Any]:
+    ) -> Stream[K, V2]:
         """Replace the value; the key stays.
 
         Examples
@@ -177,12 +176,13 @@ class Stream(Generic[K, V]):
     ) -> Stream[K2, V2]: ...
     def flat_map(
         self,
-        function: Callable[..., Iterable[tuple[Any, Any]]],
+        function: Callable[[V], Iterable[tuple[K2, V2]]]
+        | Callable[[K, V], Iterable[tuple[K2, V2]]],
         *,
         name: str | None = None,
-        serde: Serde[Any] | None = None,
+        serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Stream[Any, Any]:
+    ) -> Stream[K2, V2]:
         """Replace each record by any number of others, which the function gives as pairs.
 
         Examples
@@ -204,12 +204,12 @@ class Stream(Generic[K, V]):
     ) -> Stream[K, V2]: ...
     def flat_map_values(
         self,
-        function: Callable[..., Any],
+        function: Callable[[V], Iterable[V2]] | Callable[[K, V], Iterable[V2]],
         *,
         name: str | None = None,
-        serde: Serde[Any] | None = None,
+        serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Stream[K, Any]:
+    ) -> Stream[K, V2]:
         """Replace each value by any number of others; the key stays.
 
         Examples
@@ -222,7 +222,7 @@ class Stream(Generic[K, V]):
 
     def map_async(
         self,
-        function: Callable[..., Awaitable[V2]],
+        function: Callable[[V], Awaitable[V2]] | Callable[[K, V], Awaitable[V2]],
         *,
         max_in_flight: int = 100,
         name: str | None = None,
@@ -262,7 +262,7 @@ class Stream(Generic[K, V]):
     ) -> Self: ...
     def where(
         self,
-        condition: Expression | Callable[..., object],
+        condition: Expression | Callable[[V], object] | Callable[[K, V], object],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
@@ -338,7 +338,7 @@ class Stream(Generic[K, V]):
     def peek(self, function: Callable[[K, V], object], **options: Unpack[StepOptions]) -> Self: ...
     def peek(
         self,
-        function: Callable[..., Any],
+        function: Callable[[V], object] | Callable[[K, V], object],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
@@ -385,11 +385,11 @@ class Stream(Generic[K, V]):
     ) -> KeyedStream[K2, V]: ...
     def key_by(
         self,
-        selector: Callable[..., Any],
+        selector: Callable[[V], K2] | Callable[[K, V], K2],
         *,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> KeyedStream[Any, V]:
+    ) -> KeyedStream[K2, V]:
         """Set the key of each record to what the selector finds in it.
 
         Keys are plain data (see :mod:`headrace.keys`); ``1``, ``1.0`` and ``True`` are three keys.
@@ -588,10 +588,10 @@ class Stream(Generic[K, V]):
     ) -> KeyedStream[K2, Out]: ...
     def join(
         self,
-        right: Stream[Any, Any] | Table[Any, Any] | GlobalTable[Any, Any],
-        joiner: Callable[..., Any] | None = None,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[V, V2], Out] | Callable[[Any, V, V2], Out] | None = None,
         **options: Unpack[JoinOptions],
-    ) -> Any:
+    ) -> StreamJoin[K, V, V2, V, V2] | TableLookup[K, V, V2] | KeyedStream[Any, Out]:
         """Pair records that have the same key; or look records up in a table.
 
         With nothing but ``right`` it begins a chain (``.left_key(...).right_key(...)`` and so on) that
@@ -708,10 +708,10 @@ class Stream(Generic[K, V]):
     ) -> KeyedStream[K2, Out]: ...
     def left_join(
         self,
-        right: Stream[Any, Any] | Table[Any, Any] | GlobalTable[Any, Any],
-        joiner: Callable[..., Any] | None = None,
+        right: Stream[Any, V2] | Table[Any, V2] | GlobalTable[Any, V2],
+        joiner: Callable[[V, V2 | None], Out] | Callable[[Any, V, V2 | None], Out] | None = None,
         **options: Unpack[JoinOptions],
-    ) -> Any:
+    ) -> StreamJoin[K, V, V2, V, V2 | None] | TableLookup[K, V, V2 | None] | KeyedStream[Any, Out]:
         """Pair records as :meth:`join` does, and give a left one alone where nothing meets it.
 
         By time that happens once, when its time is up; without a window, and with a table, at once.
@@ -765,10 +765,12 @@ class Stream(Generic[K, V]):
     ) -> JoinedStream[K2, Out]: ...
     def outer_join(
         self,
-        right: Stream[Any, Any],
-        joiner: Callable[..., Any] | None = None,
+        right: Stream[Any, V2],
+        joiner: Callable[[V | None, V2 | None], Out]
+        | Callable[[Any, V | None, V2 | None], Out]
+        | None = None,
         **options: Unpack[JoinOptions],
-    ) -> Any:
+    ) -> StreamJoin[K, V, V2, V | None, V2 | None] | KeyedStream[Any, Out]:
         """Pair records of two streams, and give one of either side alone where nothing meets it.
 
         See :meth:`join` and :meth:`left_join`.
@@ -782,7 +784,9 @@ class Stream(Generic[K, V]):
         >>> here.outer_join(there, lambda key, ours, theirs: (key, ours, theirs))
         <keyed stream 'joined-here-there'>
         """
-        return join(self._flow, "outer", right, joiner, options)
+        made = join(self._flow, "outer", right, joiner, options)
+        assert not isinstance(made, TableLookup)  # which knows no outer join
+        return made
 
     # Ways
 
@@ -871,12 +875,12 @@ class Stream(Generic[K, V]):
     ) -> KeyedStream[K2, V]: ...
     def repartition(
         self,
-        key: Callable[..., Any] | None = None,
+        key: Callable[[V], K2] | Callable[[K, V], K2] | None = None,
         *,
         partitions: int | None = None,
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Self | KeyedStream[Any, V]:
+    ) -> Self | KeyedStream[K2, V]:
         """Move the records to other tasks, so that what follows runs in as many as are wanted.
 
         Records go by their keys and keep their order per key.  A stream that has no keys is spread

@@ -169,7 +169,7 @@ class Table(OperatorHandle[K, Any, V]):
         joiner: Callable[[V, V2], Out],
         *,
         foreign_key: Callable[[V], object] | None = None,
-        **options: Unpack[ValueOptions[Any]],
+        **options: Unpack[ValueOptions[Out]],
     ) -> Table[K, Out]: ...
     @overload
     def join(
@@ -178,18 +178,18 @@ class Table(OperatorHandle[K, Any, V]):
         joiner: Callable[[K, V, V2], Out],
         *,
         foreign_key: Callable[[V], object] | None = None,
-        **options: Unpack[ValueOptions[Any]],
+        **options: Unpack[ValueOptions[Out]],
     ) -> Table[K, Out]: ...
     def join(
         self,
-        right: Table[Any, Any],
-        joiner: Callable[..., Any],
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2], Out] | Callable[[K, V, V2], Out],
         *,
-        foreign_key: Callable[[V], Any] | None = None,
+        foreign_key: Callable[[V], object] | None = None,
         name: str | None = None,
-        serde: Serde[Any] | None = None,
+        serde: Serde[Out] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Table[K, Any]:
+    ) -> Table[K, Out]:
         """Join with another table: a row for each key that both have.
 
         Parameters
@@ -236,7 +236,7 @@ class Table(OperatorHandle[K, Any, V]):
         joiner: Callable[[V, V2 | None], Out],
         *,
         foreign_key: Callable[[V], object] | None = None,
-        **options: Unpack[ValueOptions[Any]],
+        **options: Unpack[ValueOptions[Out]],
     ) -> Table[K, Out]: ...
     @overload
     def left_join(
@@ -245,18 +245,18 @@ class Table(OperatorHandle[K, Any, V]):
         joiner: Callable[[K, V, V2 | None], Out],
         *,
         foreign_key: Callable[[V], object] | None = None,
-        **options: Unpack[ValueOptions[Any]],
+        **options: Unpack[ValueOptions[Out]],
     ) -> Table[K, Out]: ...
     def left_join(
         self,
-        right: Table[Any, Any],
-        joiner: Callable[..., Any],
+        right: Table[Any, V2],
+        joiner: Callable[[V, V2 | None], Out] | Callable[[K, V, V2 | None], Out],
         *,
-        foreign_key: Callable[[V], Any] | None = None,
+        foreign_key: Callable[[V], object] | None = None,
         name: str | None = None,
-        serde: Serde[Any] | None = None,
+        serde: Serde[Out] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Table[K, Any]:
+    ) -> Table[K, Out]:
         """Join with another table: a row for each key of this one; see :meth:`join`.
 
         Examples
@@ -274,24 +274,24 @@ class Table(OperatorHandle[K, Any, V]):
         self,
         right: Table[K, V2],
         joiner: Callable[[V | None, V2 | None], Out],
-        **options: Unpack[ValueOptions[Any]],
+        **options: Unpack[ValueOptions[Out]],
     ) -> Table[K, Out]: ...
     @overload
     def outer_join(
         self,
         right: Table[K, V2],
         joiner: Callable[[K, V | None, V2 | None], Out],
-        **options: Unpack[ValueOptions[Any]],
+        **options: Unpack[ValueOptions[Out]],
     ) -> Table[K, Out]: ...
     def outer_join(
         self,
-        right: Table[K, Any],
-        joiner: Callable[..., Any],
+        right: Table[K, V2],
+        joiner: Callable[[V | None, V2 | None], Out] | Callable[[K, V | None, V2 | None], Out],
         *,
         name: str | None = None,
-        serde: Serde[Any] | None = None,
+        serde: Serde[Out] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> Table[K, Any]:
+    ) -> Table[K, Out]:
         """Join with another table: a row for each key that either has; see :meth:`join`.
 
         Examples

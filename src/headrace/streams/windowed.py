@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde, Serializer
     from headrace.streams.aggregates import Measure, Row
     from headrace.streams.flow import Flow, NextOperator, SinkOptions, WindowOptions
-    from headrace.streams.keyed import Number, Real
+    from headrace.streams.keyed import Comparable, Number, Real
     from headrace.streams.outputs import End
     from headrace.topology import Accumulator, ErrorPolicy, WindowAggregate
     from headrace.topology.operators.windows import WindowEmit
@@ -131,12 +131,12 @@ class WindowedStream(Generic[K, V]):
     ) -> WindowedTable[K, V, Number]: ...
     def sum(
         self,
-        selector: Callable[[V], Any] | None = None,
+        selector: Callable[[V], Number] | None = None,
         *,
         name: str | None = None,
         emit: WindowEmit = "close",
         on_error: ErrorPolicy = "fail",
-    ) -> WindowedTable[K, Any, Any]:
+    ) -> WindowedTable[K, Any, Number]:
         """Add up the values of each window; see :meth:`KeyedStream.sum`.
 
         Examples
@@ -168,12 +168,12 @@ class WindowedStream(Generic[K, V]):
     ) -> WindowedTable[K, V, float]: ...
     def avg(
         self,
-        selector: Callable[[V], Any] | None = None,
+        selector: Callable[[V], Decimal] | Callable[[V], float] | None = None,
         *,
         name: str | None = None,
         emit: WindowEmit = "close",
         on_error: ErrorPolicy = "fail",
-    ) -> WindowedTable[K, Any, Any]:
+    ) -> WindowedTable[K, Any, Decimal] | WindowedTable[K, Any, float]:
         """Average the values of each window; see :meth:`KeyedStream.avg`.
 
         Examples
@@ -188,7 +188,7 @@ class WindowedStream(Generic[K, V]):
 
     def min(
         self,
-        selector: Callable[[V], Any] | None = None,
+        selector: Callable[[V], Comparable] | None = None,
         *,
         name: str | None = None,
         emit: WindowEmit = "close",
@@ -208,7 +208,7 @@ class WindowedStream(Generic[K, V]):
 
     def max(
         self,
-        selector: Callable[[V], Any] | None = None,
+        selector: Callable[[V], Comparable] | None = None,
         *,
         name: str | None = None,
         emit: WindowEmit = "close",
@@ -229,7 +229,7 @@ class WindowedStream(Generic[K, V]):
     def top(
         self,
         n: int,
-        selector: Callable[[V], Any] | None = None,
+        selector: Callable[[V], Comparable] | None = None,
         *,
         name: str | None = None,
         emit: WindowEmit = "close",
@@ -393,7 +393,9 @@ class WindowedTable(OperatorHandle[K, V, R]):
     def to_stream(
         self, *, with_window: Literal[False] = False, name: str | None = None
     ) -> Stream[K, R]: ...
-    def to_stream(self, *, with_window: bool = False, name: str | None = None) -> Stream[K, Any]:
+    def to_stream(
+        self, *, with_window: bool = False, name: str | None = None
+    ) -> Stream[K, R] | Stream[K, Windowed[R]]:
         """Return the results as a stream.
 
         Parameters

@@ -28,6 +28,7 @@ from headrace.topology.callers import caller
 from headrace.topology.windows import SessionWindows, TimeWindows
 
 if TYPE_CHECKING:
+    from headrace.serdes import Serde
     from headrace.streams.flow import Flow, NextOperator, ValueOptions
     from headrace.streams.joins.results import JoinedStream
     from headrace.topology import ErrorPolicy, JoinKind, Origin
@@ -383,12 +384,12 @@ class StreamJoin(Generic[K, V, V2, L, R]):
     ) -> JoinedStream[K, Out]: ...
     def apply(
         self,
-        joiner: Callable[..., Any],
+        joiner: Callable[[L, R], Out] | Callable[[K, L, R], Out],
         *,
         name: str | None = None,
-        serde: Any = None,
+        serde: Serde[Out] | None = None,
         on_error: ErrorPolicy = "fail",
-    ) -> JoinedStream[K, Any]:
+    ) -> JoinedStream[K, Out]:
         """Make the join.
 
         Parameters

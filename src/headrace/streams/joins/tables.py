@@ -63,7 +63,7 @@ def join(
     right: Any,
     joiner: Callable[..., Any] | None,
     given: Mapping[str, Any],
-) -> Any:
+) -> StreamJoin[Any, Any, Any, Any, Any] | TableLookup[Any, Any, Any] | KeyedStream[Any, Any]:
     """Begin a join of a stream with what stands on the right, and make it where all is said.
 
     Raises
@@ -84,7 +84,8 @@ def join(
         _check_lookup(kind, options)
         everywhere = isinstance(right, GlobalTable)
         side: LookupKind = "left" if kind == "left" else "inner"
-        made: Any = TableLookup(flow, right._flow, side, everywhere=everywhere)  # noqa: SLF001 - a side of the same join
+        made: StreamJoin[Any, Any, Any, Any, Any] | TableLookup[Any, Any, Any]
+        made = TableLookup(flow, right._flow, side, everywhere=everywhere)  # noqa: SLF001 - a side of the same join
         if options.get("left_key") is not None:
             made = made.left_key(options["left_key"])
     else:
