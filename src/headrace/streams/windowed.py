@@ -15,6 +15,7 @@ from headrace.columns.functions import CellsOf
 from headrace.errors import TopologyError
 from headrace.streams.aggregates import (
     Gathering,
+    Row,
     aggregate,
     avg,
     by_windows,
@@ -50,7 +51,7 @@ from headrace.topology.windows import milliseconds
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde, Serializer
-    from headrace.streams.aggregates import Measure, Row
+    from headrace.streams.aggregates import Measure
     from headrace.streams.flow import Flow, NextOperator, SinkOptions, WindowOptions
     from headrace.streams.keyed import Comparable, Number, Real
     from headrace.streams.outputs import End
