@@ -19,7 +19,9 @@ ROOT = Path(headrace.__file__).parent
 # Modules that stand below every package and import nothing of ours but each other.
 BOTTOM = {
     "_setting",
+    "backoff",
     "columns",
+    "durations",
     "encoding",
     "errors",
     "failpoints",

@@ -19,29 +19,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from headrace.durations import format_duration, parse_duration
 from headrace.errors import SettingsError
-from headrace.spelling import did_you_mean, typo_of
+from headrace.spelling import did_you_mean
 
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
 PREFIX = "HEADRACE_"
-
-_UNITS = {
-    "ms": "milliseconds",
-    "millisecond": "milliseconds",
-    "milliseconds": "milliseconds",
-    "s": "seconds",
-    "second": "seconds",
-    "seconds": "seconds",
-    "min": "minutes",
-    "minute": "minutes",
-    "minutes": "minutes",
-    "h": "hours",
-    "hour": "hours",
-    "hours": "hours",
-}
 
 
 def setting(
@@ -85,29 +71,6 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
-def parse_duration(text: str) -> timedelta:
-    """Read a duration such as ``500 ms``, ``2s`` or ``5 minutes``.
-
-    Raises
-    ------
-    ValueError
-        When the text is no number with a unit of time.
-
-    Examples
-    --------
-    >>> parse_duration("500 ms")
-    datetime.timedelta(microseconds=500000)
-    >>> parse_duration("1.5 minutes").total_seconds()
-    90.0
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
-    unit = _UNITS.get(match[2]) if match else None
-    if match is None or unit is None:
-        message = "a duration is a number and a unit: 500 ms, 2 s, 5 min or 1 h"
-        raise ValueError(message)
-    return timedelta(**{unit: float(match[1])})
-
-
 def named_values(
     texts: Iterable[str], names: Collection[str], complaint: str
 ) -> Iterator[tuple[str, str]]:
@@ -146,7 +109,7 @@ def describe_default(field: dataclasses.Field[Any]) -> str:
         return str(shown)
     value = field.default
     if isinstance(value, timedelta):
-        return f"{value.total_seconds():g} s"
+        return format_duration(value)
     if isinstance(value, int):
         return f"{value:,}"
     return str(value)
@@ -169,7 +132,7 @@ def validate(settings: DataclassInstance) -> None:
         try:
             object.__setattr__(settings, name, _checked(field, hints[name], value))
         except (TypeError, ValueError) as error:
-            shown = str(value) if isinstance(value, timedelta) else repr(value)
+            shown = format_duration(value) if isinstance(value, timedelta) else repr(value)
             if field.metadata["secret"]:
                 shown = "wrong"
             lines.append(f"The setting {name} is {shown}: {error}.")
@@ -201,9 +164,8 @@ def environment_values(
 
 
 def _refuse_typo(variable: str, names: list[str]) -> None:
-    if meant := typo_of(variable, names):
-        message = f"The environment variable {variable} is no setting."
-        raise SettingsError(message, hint=f"did you mean '{meant}'?")
+    if meant := did_you_mean(variable, names, surely=True):
+        raise SettingsError(f"The environment variable {variable} is no setting.", hint=meant)
 
 
 def _pairs(variable: str, text: str) -> dict[str, str]:
@@ -225,7 +187,8 @@ def _checked(field: dataclasses.Field[Any], hint: Any, value: object) -> Any:
     if found is None:
         return None
     if minimum is not None and found < minimum:
-        raise ValueError(f"input should be greater than or equal to {minimum}")
+        least = format_duration(minimum) if isinstance(minimum, timedelta) else minimum
+        raise ValueError(f"input should be greater than or equal to {least}")
     if pattern is not None and re.fullmatch(pattern, found) is None:
         raise ValueError(f"it does not look like {field.metadata['unit']}")
     return found

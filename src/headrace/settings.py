@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from headrace._setting import PREFIX, describe_default, environment_values, setting, validate
+from headrace.durations import EXAMPLES
 from headrace.errors import SettingsError
 
 Guarantee = Literal["exactly_once", "at_least_once"]
@@ -357,7 +358,8 @@ def settings_page() -> str:
             f"| `{field.name}` | `{PREFIX}{field.name.upper()}` | {unit} "
             f"| {describe_default(field)} | {field.metadata['doc']} |"
         )
-    lines += ["", "A duration is a number and a unit: `500 ms`, `2 s`, `5 min`, `1 h`.", ""]
+    examples = ", ".join(f"`{one}`" for one in EXAMPLES)
+    lines += ["", f"A duration is a number and a unit: {examples}.", ""]
     return "\n".join(lines)
 
 

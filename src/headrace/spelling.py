@@ -9,35 +9,29 @@ from collections.abc import Iterable
 _ALIKE, _SURE = 0.6, 0.85
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+def did_you_mean(
+    name: str, known: Iterable[str], otherwise: str = "", *, surely: bool = False
+) -> str:
     """Return the question whether the known name was meant that looks most like one.
 
-    Where none looks like it, return what to say instead.
+    Where none looks like it, return what to say instead.  Upper and lower case are alike.
 
+    Parameters
+    ----------
+    surely
+        Whether to ask only where the name is surely a misspelling, as it may be somebody's own.
+
+    Examples
+    --------
     >>> did_you_mean("pirce", ["price", "name"]), did_you_mean("x", ["price"], "there is 'price'")
     ("did you mean 'price'?", "there is 'price'")
+    >>> known = ["batch.max.rows"]
+    >>> [did_you_mean(name, known, surely=True) for name in ("batch.Max.row", "batch.rows")]
+    ["did you mean 'batch.max.rows'?", '']
     """
-    near = nearest(name, known)
-    return otherwise if near is None else f"did you mean '{near}'?"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that looks most like one; ``None``: none looks like it."""
-    return _most_alike(name, known, _ALIKE)
-
-
-def typo_of(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name of which one is surely a misspelling; ``None``: it may be somebody's.
-
-    >>> typo_of("batch.max.row", ["batch.max.rows"]), typo_of("batch.rows", ["batch.max.rows"])
-    ('batch.max.rows', None)
-    """
-    return _most_alike(name, known, _SURE)
-
-
-def _most_alike(name: str, known: Iterable[str], least: float) -> str | None:
-    known = list(known)
+    low, names = name.lower(), {one.lower(): one for one in known}
     # Letters that changed places make short words look very different.
-    swapped = [one for one in known if sorted(one) == sorted(name.lower())]
-    found = swapped or difflib.get_close_matches(name, known, n=1, cutoff=least)
-    return found[0] if found else None
+    swapped = [one for one in names if sorted(one) == sorted(low)]
+    cutoff = _SURE if surely else _ALIKE
+    near = swapped or difflib.get_close_matches(low, names, n=1, cutoff=cutoff)
+    return f"did you mean '{names[near[0]]}'?" if near else otherwise

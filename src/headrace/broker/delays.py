@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ import numpy as np
 
 from headrace.broker.drafts import Draft
 from headrace.broker.topics import CLOSED_TOPICS, DELAY_TOPIC, PROGRESS_TOPIC, TIMER_TOPIC
+from headrace.durations import read_duration
 from headrace.errors import HeadraceError, MessageRejectedError, SettingsError
 from headrace.failpoints import failpoint
 from headrace.protocol.columns import decode_columns
@@ -42,9 +42,6 @@ T = TypeVar("T")
 
 # Delay levels: numbers from 1 on that stand for spans of time.
 
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LEVEL = re.compile(r"(\d+)(ms|s|m|h|d)")
-
 
 def parse_levels(text: str) -> tuple[int, ...]:
     """Read the spans of levels, in ms, from level 1 on.
@@ -61,11 +58,8 @@ def parse_levels(text: str) -> tuple[int, ...]:
     """
     spans: list[int] = []
     for word in text.split():
-        match = _LEVEL.fullmatch(word)
-        if match is None:
-            message = f"delay level {len(spans) + 1} is {word!r}, which is no span of time"
-            raise SettingsError(message, hint="Write a number and a unit: ms, s, m, h or d.")
-        spans.append(int(match[1]) * _UNITS[match[2]])
+        level = f"delay level {len(spans) + 1}"
+        spans.append(round(read_duration(level, word) / timedelta(milliseconds=1)))
     if not spans:
         raise SettingsError("there is no delay level", hint='Give at least one, such as "1s".')
     return tuple(spans)

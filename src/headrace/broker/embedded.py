@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.broker.server import BrokerServer, BrokerStatistics
+from headrace.durations import format_duration
 from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLockedError
 from headrace.private import owners_folder
 from headrace.watched import watched_thread
@@ -266,7 +267,7 @@ def _first_line(process: subprocess.Popen[bytes], patience: timedelta) -> str:
     while not line.endswith(b"\n"):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
-            message = f"the broker took no connections within {patience.total_seconds():.0f} s"
+            message = f"the broker took no connections within {format_duration(patience)}"
             raise StoreError(message, hint="Give it more time: recovery reads the log.")
         piece = os.read(process.stdout.fileno(), 4096)
         if not piece:

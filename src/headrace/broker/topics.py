@@ -13,7 +13,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from headrace._setting import named_values, parse_duration
+from headrace._setting import named_values
+from headrace.durations import parse_duration, read_duration
 from headrace.errors import (
     InvalidParameterError,
     NoPermissionError,
@@ -76,10 +77,7 @@ def parse_retention(text: str) -> timedelta | None:
     """
     if text.strip().lower() == "forever":
         return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise SettingsError(f"{text!r} is no duration: {error}") from None
+    return read_duration("the retention", text)
 
 
 def parse_compaction(texts: Iterable[str]) -> CompactionSettings:

@@ -15,6 +15,7 @@ import typer
 
 from headrace.cli._cluster import DataDir, NameServer, asynchronous, cluster, connecting
 from headrace.cli._terminal import length, message_line, say, terminal
+from headrace.durations import parse_duration
 from headrace.errors import ConfigurationError, NotFoundError
 from headrace.watched import watched_task
 
@@ -243,8 +244,6 @@ def parse_place(text: str) -> datetime | Literal["first", "last"]:
     >>> parse_place("first"), parse_place("2026-11-21T08:00+00:00").hour
     ('first', 8)
     """
-    from headrace._setting import parse_duration
-
     if text == "first":
         return "first"
     if text == "last":

@@ -15,6 +15,7 @@ import typer
 
 from headrace.cli._cluster import DataDir, NameServer, asynchronous, cluster
 from headrace.cli._terminal import message_line, say
+from headrace.durations import read_duration
 from headrace.errors import ConfigurationError, ProtocolError
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _template(
         sharding_key=sharding_key,
         tags=tag,
         properties=dict(_pair(text) for text in properties or ()),
-        delay=None if delay is None else _duration(delay),
+        delay=None if delay is None else read_duration("--delay", delay),
         delay_level=delay_level,
     )
 
@@ -139,15 +140,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not found:
         raise ConfigurationError(f"The property {text!r} has no '='.", hint="Write NAME=VALUE.")
     return name, value
-
-
-def _duration(text: str) -> timedelta:
-    from headrace._setting import parse_duration
-
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ConfigurationError(f"--delay {text!r}: {error}") from None
 
 
 def _messages(template: Message, lines: list[str], separator: str | None) -> Iterator[Message]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace._setting import describe_default, parse_duration
+from headrace._setting import describe_default
 from headrace.cli._terminal import say
 from headrace.cli.supervision import (
     Channel,
@@ -25,6 +25,7 @@ from headrace.cli.supervision import (
     telling_of,
     without_secrets,
 )
+from headrace.durations import read_duration
 from headrace.errors import (
     ConfigurationError,
     RequestTimeoutError,
@@ -141,7 +142,7 @@ def run(
         given["guarantee"] = "at_least_once"
     settings = JobSettings.from_env(**given)
     began = time.time() if began is None else began
-    limit = None if timeout is None else _duration("--timeout", timeout)
+    limit = None if timeout is None else read_duration("--timeout", timeout)
     if standby and (until_caught_up or not supervise):
         other = "--until-caught-up" if until_caught_up else "--no-supervise"
         message = f"--standby and {other} exclude each other."
@@ -309,11 +310,3 @@ def _spark_pairs(given: list[str] | None) -> dict[str, str] | None:
         message = f"--spark-config {wrong[0]} has no '='."
         raise SettingsError(message, hint="Write --spark-config key=value, once per key.")
     return {key: value for key, _, value in pairs}
-
-
-def _duration(option: str, text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        message = f"{option} is {text!r}: {error}."
-        raise SettingsError(message) from None

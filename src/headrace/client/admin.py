@@ -20,6 +20,7 @@ from headrace.client.lag import (
 )
 from headrace.client.pulling import AsyncPullConsumer, topic_fields, whole_milliseconds
 from headrace.client.push_options import MessageQueue
+from headrace.durations import format_duration
 from headrace.errors import (
     ConfigurationError,
     NotFoundError,
@@ -468,7 +469,7 @@ class AsyncAdmin(GroupAdministration):
             if loop.time() > deadline:
                 raise RequestTimeoutError(
                     f"topic {topic!r} was created on {', '.join(sorted(brokers))}, but after "
-                    f"{_ROUTE_TIMEOUT.total_seconds():g} s the name server does not show it",
+                    f"{format_duration(_ROUTE_TIMEOUT)} the name server does not show it",
                     hint="look whether the brokers are registered: `mqadmin clusterList`",
                 )
             await asyncio.sleep(_ROUTE_PAUSE)

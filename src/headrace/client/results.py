@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.durations import format_duration
 from headrace.errors import ProtocolError, RequestTimeoutError, TopicNotFoundError
 from headrace.protocol.codes import ResponseCode
 from headrace.protocol.columns import MessageColumns, decode_columns
@@ -263,7 +264,7 @@ class CommittedReading:
             raise RequestTimeoutError(
                 f"queue {result.queue} has messages of batch {batch} of job {job!r} at"
                 f" {given.next_offset}, which was not committed within"
-                f" {patience.total_seconds():g} s",
+                f" {format_duration(patience)}",
                 hint=f"look at the job: headrace job history {job}",
             )
         return given

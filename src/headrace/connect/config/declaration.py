@@ -21,7 +21,7 @@ from headrace.connect.config.kinds import (
     one_of,
 )
 from headrace.errors import ConnectorConfigError
-from headrace.spelling import did_you_mean, typo_of
+from headrace.spelling import did_you_mean
 
 # The typed values of a config, as plugins see them.
 
@@ -331,12 +331,11 @@ class ConfigDeclaration:
         """Name the keys that nobody declared and that look like a declared one."""
         known = [name for one in self for name in (one.name, *one.aliases)]
         free = [name for name in known if name not in texts]
-        found = []
-        for name in self.unknown(texts):
-            if near := typo_of(name, free):
-                message = f"There is no key {name}: did you mean '{near}'?"
-                found.append(ConfigProblem(name, message))
-        return found
+        return [
+            ConfigProblem(name, f"There is no key {name}: {meant}")
+            for name in self.unknown(texts)
+            if (meant := did_you_mean(name, free, surely=True))
+        ]
 
 
 def declare(*keys: ConfigKey) -> ConfigDeclaration:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, NewType, Self, get_args, get_origin
 from urllib.parse import quote, quote_plus
 
+from headrace.durations import GRAMMAR, parse_duration
+
 # Checks of values: ranges, choices, shapes.
 
 
@@ -327,18 +329,6 @@ class ValueKind:
     write: Callable[[Any], str] = str
 
 
-_MILLISECONDS = {
-    unit: factor
-    for factor, units in {
-        # A bare number is milliseconds, as everywhere in Kafka Connect.
-        1: ("", "ms", "millisecond", "milliseconds"),
-        1_000: ("s", "second", "seconds"),
-        60_000: ("m", "min", "minute", "minutes"),
-        3_600_000: ("h", "hour", "hours"),
-        86_400_000: ("d", "day", "days"),
-    }.items()
-    for unit in units
-}
 _BYTES = {
     "": 1,
     "b": 1,
@@ -375,11 +365,14 @@ def _boolean(text: str) -> bool:
 
 
 def _duration(text: str) -> timedelta:
-    match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    if match is None or match[2] not in _MILLISECONDS:
-        message = "a duration is milliseconds, or has a unit: 500 ms, 2 s, 5 min, 1 h, 1 d"
-        raise ValueError(message)
-    return timedelta(milliseconds=float(match[1]) * _MILLISECONDS[match[2]])
+    # A bare number is milliseconds, as everywhere in Kafka Connect, where -1 may be "for ever".
+    if bare := re.fullmatch(r"\s*(-?[0-9]+(?:\.[0-9]+)?)\s*(?:ms)?\s*", text.lower()):
+        return timedelta(milliseconds=float(bare[1]))
+    try:
+        return parse_duration(text)
+    except ValueError:
+        message = f"a duration is milliseconds, or {GRAMMAR}"
+        raise ValueError(message) from None
 
 
 def _write_duration(value: timedelta) -> str:

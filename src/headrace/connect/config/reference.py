@@ -25,7 +25,7 @@ _INTRODUCTION = """\
 Made by `python -m headrace.connect.config.reference`; a test fails when this page is out of date.
 How each connector is used and what it guarantees stands in [the guides](../README.md#connect).
 
-Durations are milliseconds, or numbers with a unit: `500 ms`, `2 s`, `5 min`, `1 h`, `1 d`.
+Durations are milliseconds, or numbers with a unit: `500 ms`, `2 s`, `5 min`, `1h30m`, `1 d`, `PT5M`.
 Sizes are bytes, or numbers with a unit: `512 KB`, `64 KiB`, `10 MB`.
 Lists are parted by commas.
 A value may come from outside: `${env:NAME}` is a variable of the worker's environment, `${file:PATH:KEY}` a key of a properties file and `${file:PATH}` a whole file on the worker's machine, where the worker's operator has listed them (`--allow-env`, `--allow-file`).

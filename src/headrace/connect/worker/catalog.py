@@ -16,7 +16,7 @@ from headrace.errors import (
     PluginFailedError,
     PluginTimeoutError,
 )
-from headrace.spelling import nearest
+from headrace.spelling import did_you_mean
 
 T = TypeVar("T")
 
@@ -230,9 +230,8 @@ class PluginInspector:
         return ", ".join(sorted(one.class_name for one in connectors))
 
     def _meant(self, name: str) -> str:
-        if close := nearest(name, self._connectors):
-            return f"did you mean '{self._connectors[close][0].class_name}'?"
-        return "GET /connector-plugins lists those that there are"
+        otherwise = "GET /connector-plugins lists those that there are"
+        return did_you_mean(name, self._connectors, otherwise)
 
 
 def _by_name(plugins: Iterable[PluginDescription]) -> Mapping[str, Sequence[PluginDescription]]:

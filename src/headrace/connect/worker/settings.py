@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace._setting import environment_values, setting, validate
 from headrace.connect.lifecycle import UnitTimeouts
+from headrace.durations import format_duration
 from headrace.errors import SettingsError
 from headrace.private import is_loopback
 
@@ -170,15 +171,15 @@ class WorkerSettings:
         validate(self)
         if self.rebalance_delay < self.fence_after * 1.5:
             raise SettingsError(
-                f"The setting rebalance_delay is {self.rebalance_delay.total_seconds():g} s, and"
-                f" fence_after is {self.fence_after.total_seconds():g} s: others would take over what"
+                f"The setting rebalance_delay is {format_duration(self.rebalance_delay)}, and"
+                f" fence_after is {format_duration(self.fence_after)}: others would take over what"
                 " a worker runs that has not stopped it yet.",
                 hint="Give rebalance_delay at least half as much again as fence_after.",
             )
         if self.session_timeout < self.heartbeat_interval * 3:
             raise SettingsError(
-                f"The setting session_timeout is {self.session_timeout.total_seconds():g} s, and"
-                f" heartbeat_interval is {self.heartbeat_interval.total_seconds():g} s: a worker would"
+                f"The setting session_timeout is {format_duration(self.session_timeout)}, and"
+                f" heartbeat_interval is {format_duration(self.heartbeat_interval)}: a worker would"
                 " be lost because one sign of life came late.",
                 hint="Give session_timeout at least three times heartbeat_interval.",
             )

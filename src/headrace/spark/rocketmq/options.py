@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from headrace._setting import parse_duration
 from headrace.client import Admin, Client, ClientSettings, MessageQueue
+from headrace.durations import read_duration
 from headrace.errors import SettingsError, TopicNotFoundError
 from headrace.spark.rocketmq.positions import (
     AtEdge,
@@ -23,7 +23,7 @@ from headrace.spark.rocketmq.positions import (
     read_queue_lists,
     read_queue_numbers,
 )
-from headrace.spelling import nearest
+from headrace.spelling import did_you_mean
 
 Reading: TypeAlias = Literal["batch", "stream"]
 
@@ -169,9 +169,7 @@ def _guess(given: str, names: Mapping[str, str]) -> str:
     if given in other:
         use = "reading" if given in map(str.lower, READ_OPTIONS) else "writing"
         return f"'{other[given]}' is an option for {use}"
-    if close := nearest(given, names):
-        return f"did you mean '{names[close]}'?"
-    return f"there are {', '.join(names.values())}"
+    return did_you_mean(given, names.values(), f"there are {', '.join(names.values())}")
 
 
 def read_options(options: Mapping[str, str], reading: Reading) -> ReadOptions:
@@ -322,10 +320,7 @@ def _group(options: Mapping[str, str]) -> str | None:
 def _duration(options: Mapping[str, str], name: str, default: timedelta) -> timedelta:
     if name not in options:
         return default
-    try:
-        return parse_duration(options[name])
-    except ValueError as error:
-        raise _wrong(name, options[name], str(error)) from None
+    return read_duration(f"option '{name}'", options[name])
 
 
 def _positive(options: Mapping[str, str], name: str) -> int | None:

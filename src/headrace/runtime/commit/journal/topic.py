@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client import Client, MessageQueue, Producer, PullConsumer
+from headrace.durations import format_duration
 from headrace.errors import (
     CommitLostError,
     HeadraceError,
@@ -346,7 +347,7 @@ def await_shown(consumer: PullConsumer, ends: dict[MessageQueue, int]) -> None:
         if time.monotonic() > deadline:
             raise RequestTimeoutError(
                 f"message {ends[hidden[0]] - 1} of {hidden[0]} is stored, but not shown after"
-                f" {_SHOWN.total_seconds():g} s",
+                f" {format_duration(_SHOWN)}",
                 hint="look at the broker's log: its consume queues are far behind",
             )
         time.sleep(_SHOWN_POLL)
