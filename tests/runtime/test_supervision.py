@@ -19,13 +19,12 @@ from headrace.errors import (
 )
 from headrace.runtime.time_limit import (
     FailureRecord,
-    RetryPolicy,
     TryAgain,
     after_failure,
     given_up,
 )
 
-POLICY = RetryPolicy(retries=3)
+RETRIES = 3
 AGAIN = RollbackError("again")
 
 # (last commit, failure) of each step, and the pause that follows; None: the job stops.
@@ -72,27 +71,26 @@ STORIES: dict[str, list[Step]] = {
 def test_decisions_after_failures(story: list[Step]) -> None:
     standing = FailureRecord()
     for batch, error, pause in story:
-        decision = after_failure(POLICY, standing, batch, error)
+        decision = after_failure(RETRIES, standing, batch, error)
         assert (None if decision is None else decision.pause) == pause
         if decision is not None:
             standing = decision.standing
 
 
 def test_no_retries_means_that_the_first_failure_stops() -> None:
-    assert after_failure(RetryPolicy(retries=0), FailureRecord(), 3, AGAIN) is None
+    assert after_failure(0, FailureRecord(), 3, AGAIN) is None
 
 
 def test_pauses_never_grow_beyond_the_longest() -> None:
-    policy = RetryPolicy(retries=100)
-    decision = after_failure(policy, FailureRecord(batch=3, failures=98), 3, AGAIN)
+    decision = after_failure(100, FailureRecord(batch=3, failures=98), 3, AGAIN)
     assert decision == TryAgain(FailureRecord(batch=3, failures=99), 30.0)
 
 
 def test_error_says_that_the_tries_are_used_up() -> None:
-    error = given_up(POLICY, 7, RollbackError("bolt failed", hint="look"))
+    error = given_up(RETRIES, 7, RollbackError("bolt failed", hint="look"))
     assert isinstance(error, RollbackError)
     assert "3 roll-backs to batch 7 did not help (setting rollback_retries)" in str(error)
 
 
 def test_error_that_was_never_tried_again_stays_as_it_was() -> None:
-    assert str(given_up(POLICY, 7, UserCodeError("wrong"))) == "wrong"
+    assert str(given_up(RETRIES, 7, UserCodeError("wrong"))) == "wrong"

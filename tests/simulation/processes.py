@@ -215,7 +215,7 @@ def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, Tas
         (drivers, "_space", here(lambda: "1", drivers._space)),
         (drivers, "_boot", here(lambda: process().machine, drivers._boot)),
         (failpoints, "_armed", points),
-        (client._jitter, "uniform", here(luck.uniform, client._jitter.uniform)),
+        (client._chance, "random", here(luck.random, client._chance.random)),
         (local, "Rdict", rdict),
         (local, "_owner", here(databases_of_all.owner, local._owner)),
         (local, "_is_stopped", here(is_stopped, local._is_stopped)),

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import StreamBuilder, serdes
+from headrace.backoff import Backoff
 from headrace.client import Admin, Message, Producer, PullConsumer
 from headrace.errors import OffsetExpiredError, StateError
 from headrace.protocol.transactions import CommitRecord
@@ -106,7 +107,7 @@ def job(embedded: Cluster, tmp_path: Path) -> Iterator[Job]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(running, "_BACKOFF", Backoff(0.01))
 
 
 def await_true(condition: Callable[[], bool]) -> None:

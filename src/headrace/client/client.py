@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
+from headrace.backoff import Backoff
 from headrace.client._connection import Session
 from headrace.client.push_options import MessageQueue
 from headrace.client.settings import ClientSettings, parse_addresses
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 # Trying again: pauses that double, with jitter, until the patience is over.
 
 # Of its own: what a program has seeded stays as it is.
-_jitter = random.Random()
+_chance = random.Random()
 
 
 async def retrying(
@@ -52,8 +53,8 @@ async def retrying(
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
-    pause = settings.retry_backoff.total_seconds()
-    longest = settings.retry_backoff_limit.total_seconds()
+    first, longest = settings.retry_backoff, settings.retry_backoff_limit
+    backoff = Backoff(first.total_seconds(), longest.total_seconds())
     while True:
         try:
             return await attempt()
@@ -62,8 +63,7 @@ async def retrying(
             if not error.retriable or isinstance(error, final) or left <= 0:
                 raise
             on_retry(error)
-        await asyncio.sleep(min(pause * _jitter.uniform(0.5, 1.0), left))
-        pause = min(2 * pause, longest)
+        await asyncio.sleep(min(backoff.next(_chance.random()), left))
 
 
 T = TypeVar("T")

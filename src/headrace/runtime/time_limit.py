@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
+from headrace.backoff import Backoff
 from headrace.errors import BatchTimeoutError
 from headrace.private import owners_folder
 from headrace.topology.operators.core import Operator
@@ -36,24 +37,7 @@ if TYPE_CHECKING:
 # that all of it is one table of tests.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """How often, and with what pauses, a job tries again without a commit in between."""
-
-    retries: int = 5
-    #: Seconds before the first try; each further one waits twice as long.
-    first_pause: float = 0.5
-    longest_pause: float = 30.0
-
-    def pause(self, failures: int) -> float:
-        """Return the seconds to wait after so many failures.
-
-        >>> policy = RetryPolicy(longest_pause=3.0)
-        >>> [policy.pause(failures) for failures in (1, 2, 3, 4, 5000)]
-        [0.5, 1.0, 2.0, 3.0, 3.0]
-        """
-        doublings = min(failures - 1, 64)
-        return min(self.first_pause * 2.0**doublings, self.longest_pause)
+_BACKOFF = Backoff(0.5, 30.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +60,14 @@ class TryAgain:
 
 
 def after_failure(
-    policy: RetryPolicy, standing: FailureRecord, batch: int, error: HeadraceError
+    retries: int, standing: FailureRecord, batch: int, error: HeadraceError
 ) -> TryAgain | None:
     """Decide what follows a failure; None to stop.
 
     Parameters
     ----------
-    policy
-        How often to try.
+    retries
+        How often to try again without a commit in between.
     standing
         What is remembered of earlier failures.
     batch
@@ -94,29 +78,28 @@ def after_failure(
     Examples
     --------
     >>> from headrace.errors import RequestTimeoutError, UserCodeError
-    >>> policy = RetryPolicy(retries=1)
-    >>> first = after_failure(policy, FailureRecord(), 3, RequestTimeoutError("slow"))
+    >>> first = after_failure(1, FailureRecord(), 3, RequestTimeoutError("slow"))
     >>> first
     TryAgain(standing=FailureRecord(batch=3, failures=1), pause=0.5)
-    >>> after_failure(policy, first.standing, 3, RequestTimeoutError("slow")) is None
+    >>> after_failure(1, first.standing, 3, RequestTimeoutError("slow")) is None
     True
-    >>> after_failure(policy, first.standing, 4, RequestTimeoutError("slow")).pause
+    >>> after_failure(1, first.standing, 4, RequestTimeoutError("slow")).pause
     0.5
-    >>> after_failure(policy, FailureRecord(), 3, UserCodeError("wrong")) is None
+    >>> after_failure(1, FailureRecord(), 3, UserCodeError("wrong")) is None
     True
     """
     progress = batch > standing.batch
     now = FailureRecord(batch=batch, failures=1 if progress else standing.failures + 1)
-    if not error.retriable or now.failures > policy.retries:
+    if not error.retriable or now.failures > retries:
         return None
-    return TryAgain(now, policy.pause(now.failures))
+    return TryAgain(now, _BACKOFF.after(now.failures))
 
 
-def given_up(policy: RetryPolicy, batch: int, error: HeadraceError) -> HeadraceError:
+def given_up(retries: int, batch: int, error: HeadraceError) -> HeadraceError:
     """Say in an error's message that all tries are used up."""
     if error.retriable:
         error.message += (
-            f"\n  the job stops: {policy.retries} roll-backs to batch {batch} did not help"
+            f"\n  the job stops: {retries} roll-backs to batch {batch} did not help"
             " (setting rollback_retries)"
         )
     return error

@@ -30,7 +30,6 @@ from headrace.runtime.standing import IN, OUT
 from headrace.runtime.state.steps import settled_record
 from headrace.runtime.time_limit import (
     FailureRecord,
-    RetryPolicy,
     after_failure,
     given_up,
     hanging_line,
@@ -268,7 +267,6 @@ class JobDriver:
         self._settings = connection.plan.settings
         self._log = str(log_file(self._settings))
         self._watch = TaskWatch(connection.plan.job, self._log)
-        self._policy = RetryPolicy(retries=self._settings.rollback_retries)
         self._stages = len(connection.plan.stages.stages)
         self._epoch = 0
         #: The first epoch of this driver.
@@ -330,11 +328,11 @@ class JobDriver:
                 self._run_query()
                 return
             except HeadraceError as error:
-                retry = after_failure(self._policy, standing, self.batch, error)
+                retry = after_failure(self._settings.rollback_retries, standing, self.batch, error)
                 if self._stopping.is_set():
                     return
                 if retry is None:
-                    self.failure = given_up(self._policy, self.batch, error)
+                    self.failure = given_up(self._settings.rollback_retries, self.batch, error)
                     return
                 standing, opened = retry.standing, False
                 self._roll_back(retry.pause, error)

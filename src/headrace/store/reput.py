@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.backoff import Backoff
 from headrace.errors import HeadraceError, StoreError
 from headrace.protocol.records import Records
 from headrace.store.log import GoneError, looking_again
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 # When which queue is compacted: the dirtiest first, never two at once in one queue.
 
 logger = logging.getLogger(__name__)
-
-#: A queue whose compaction failed rests so long at first, seconds, and at most so long.
-_COMPACTING_BACK_OFF = 15.0
-_MOST_BACK_OFF = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +121,8 @@ class Compactor:
         self._locks: dict[LogKey, threading.Lock] = {}
         #: Queues that must stay as they are for now.
         self._paused: set[LogKey] = set()
-        #: Queues that rest after an error: until when, and how long the next time.
-        self._resting: dict[LogKey, tuple[float, float, str]] = {}
+        #: Queues that rest after an error, a quarter of an hour at most: until when, and which one.
+        self._resting: dict[LogKey, tuple[float, Backoff, str]] = {}
         #: Called when a compaction has ended: the next may begin.
         self.on_end: Callable[[], None] = lambda: None
         self._runs = self._failures = self._bytes_in = self._written = self._dropped = 0
@@ -233,9 +230,8 @@ class Compactor:
             logger.warning("compaction of queue %s@%d failed: %s", key[0], key[1], error)
             with self._lock:
                 self._failures += 1
-                pause = self._resting.get(key, (0.0, _COMPACTING_BACK_OFF, ""))[1]
-                longer = min(2 * pause, _MOST_BACK_OFF)
-                self._resting[key] = (time.monotonic() + pause, longer, str(error))
+                backoff = self._resting[key][1] if key in self._resting else Backoff(15.0, 900.0)
+                self._resting[key] = (time.monotonic() + backoff.next(), backoff, str(error))
         finally:
             with self._lock:
                 self._running.pop(key, None)

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.errors import FencedError, HeadraceError
 from headrace.runtime.commit.drivers import DriverName
-from headrace.runtime.time_limit import FailureRecord, RetryPolicy, after_failure
+from headrace.runtime.time_limit import FailureRecord, after_failure
 from headrace.settings import JobSettings
 from headrace.spark.transactions import settings_of
 from headrace.transactions import TransactionTopology
@@ -44,7 +44,6 @@ class LocalJob:
         (self._topology,) = topology.groups
         self._settings = settings_of(topology, settings)
         self._last = last
-        self._policy = RetryPolicy(retries=self._settings.rollback_retries)
         self._life = 0
         self._name = str(DriverName.here())
 
@@ -63,7 +62,9 @@ class LocalJob:
                 self._batches(driver)
                 return
             except HeadraceError as error:
-                retry = after_failure(self._policy, standing, driver.record.batch, error)
+                retry = after_failure(
+                    self._settings.rollback_retries, standing, driver.record.batch, error
+                )
                 if retry is None:
                     raise
                 standing = retry.standing

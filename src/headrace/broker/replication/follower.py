@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.backoff import Backoff
 from headrace.broker.replication.remote import Remote
 from headrace.errors import (
     BrokerBusyError,
@@ -279,8 +280,6 @@ Reopen = Callable[[Callable[[], None]], None]
 #: A fetch waits so long at the primary for more, seconds.
 _WAIT = 5.0
 _PATIENCE = 10.0
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 5.0
 
 
 class _Reopening(Exception):  # noqa: N818  (no failure)
@@ -379,7 +378,7 @@ class FollowerTask:
     # The log
 
     async def _follow(self) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(0.1, 5.0)
         while True:
             try:
                 await self._session()
@@ -389,10 +388,9 @@ class FollowerTask:
                 self._complain(error)
                 self._machine.handle(Lost(self._port.kept()))
             if self._replication.doing == "following":
-                pause = _FIRST_PAUSE
+                backoff.reset()
             self._replication.doing = self._complaint or "connecting"
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            await asyncio.sleep(backoff.next())
 
     def _complain(self, error: Exception) -> None:
         text = str(error)

@@ -17,6 +17,7 @@ from enum import Enum, auto
 from pathlib import Path
 from types import FrameType
 
+from headrace.backoff import Backoff
 from headrace.cli._terminal import say
 from headrace.cli.supervision.channel import Word
 
@@ -240,7 +241,7 @@ def children_of(parent: int) -> set[int]:
 
 # What the end of a driver means, and how often it is started again: no processes here.
 
-_FIRST_PAUSE, _LONGEST_RESTART_PAUSE = 1.0, 30.0
+_BACKOFF = Backoff(1.0, 30.0)
 
 
 class ProcessEnd(Enum):
@@ -308,9 +309,7 @@ class Restarts:
         self.in_a_row += 1
         if self.most is not None and self.in_a_row > self.most:
             return None
-        if self.in_a_row == 1:
-            return 0.0
-        return min(_FIRST_PAUSE * 2.0 ** min(self.in_a_row - 2, 10), _LONGEST_RESTART_PAUSE)
+        return 0.0 if self.in_a_row == 1 else _BACKOFF.after(self.in_a_row - 1)
 
     def progressed(self) -> None:
         """Forget the restarts: the last one did good."""

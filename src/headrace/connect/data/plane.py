@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import orjson
 
+from headrace.backoff import Backoff
 from headrace.connect.data.positions import EngineSettings
 from headrace.connect.data.process import (
     Ask,
@@ -41,7 +42,7 @@ from headrace.errors import EngineAwayError, JobFailedError
 from headrace.settings import JobSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from headrace.connect.hosts.launcher import ProcessLauncher
@@ -139,17 +140,18 @@ class QueryTask:
     async def _begin_query(self) -> bool:
         """Have the query begin; while brokers are away, try again and again."""
         self._beginning = True
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         try:
-            for pause in pauses():
-                if self._ending:
-                    return False
+            while not self._ending:
                 try:
                     await self._plane.engine.ask(self._order)
                 except EngineAwayError as error:
                     self.waits(str(error))
-                    await asyncio.sleep(pause)
+                    await asyncio.sleep(backoff.next())
                 else:
                     break
+            else:
+                return False
         except (JobFailedError, TimeoutError) as error:
             self.fail(f"it could not be started: {error}")
             return False
@@ -253,19 +255,6 @@ class QueryTask:
     def alive(self) -> bool:
         """Whether anything is left of the host."""
         return self.host.alive()
-
-
-def pauses() -> Iterator[float]:
-    """Yield the seconds to wait between tries of what brokers or engine cannot do now, for ever.
-
-    >>> from itertools import islice
-    >>> list(islice(pauses(), 6))
-    [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
-    """
-    pause = _FIRST_PAUSE
-    while True:
-        yield pause
-        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 logger = logging.getLogger(__name__)
@@ -407,16 +396,17 @@ class DataPlane:
         """Return where a source connector is; a start may wait some time for its brokers."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _START_PATIENCE
-        for pause in pauses():
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
             try:
                 found = await self.engine.ask(lambda number: Ask(number, kept_as))
             except EngineAwayError:
+                pause = backoff.next()
                 if loop.time() + pause > deadline:
                     raise
                 await asyncio.sleep(pause)
             else:
                 return [(orjson.loads(name), offset) for name, offset in found.items()]
-        raise AssertionError("pauses have no end")
 
     async def read(self, kept_as: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
         """Return what is committed."""

@@ -14,6 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal, TypeVar
 
+from headrace.backoff import Backoff
 from headrace.connect.config.chain import common_keys
 from headrace.errors import ConnectorConfigError
 
@@ -182,9 +183,7 @@ def after_failure(
     left = None if patience.budget is None else tries.started + patience.budget - at
     if not retriable or (left is not None and left <= 0):
         return GiveUp(now)
-    # Beyond 2 ** 30 there is no pause that anybody waits for.
-    pause = min(patience.longest, patience.first * 2.0 ** min(tries.failed, 30))
-    pause *= 0.5 + chance / 2
+    pause = Backoff(patience.first, patience.longest).after(now.failed, chance)
     return Again(pause if left is None else min(pause, left), now)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+from headrace.backoff import Backoff
 from headrace.errors import ConfigurationError
 
 # Free memory between what is in use, filled before a process forks.
@@ -172,7 +173,7 @@ def end_descendants(statuses: dict[int, int], patience: float) -> bool:
         Seconds after which it gives up, as where a process waits for a disk that is gone.
     """
     deadline = time.monotonic() + patience
-    pause = 0.001
+    backoff = Backoff(0.001, 0.05)
     while True:
         for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -181,8 +182,7 @@ def end_descendants(statuses: dict[int, int], patience: float) -> bool:
             return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(pause)
-        pause = min(pause * 2, 0.05)
+        time.sleep(backoff.next())
 
 
 def reap(statuses: dict[int, int]) -> bool:

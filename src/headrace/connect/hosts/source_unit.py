@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.backoff import Backoff
 from headrace.connect.columns import SOURCE_SCHEMA
 from headrace.connect.handling import SourceChain, source_chain
 from headrace.connect.hosts.channel import Answer, RequestRefused, Serving
@@ -358,7 +359,7 @@ class SourceUnit(RunningUnit):
 
     def work(self) -> None:
         """Poll while there is room, and pass commits on."""
-        idle = _IDLE_FIRST
+        idle = Backoff(_IDLE_FIRST, _IDLE_MOST)
         while not self._life.stopping.is_set():
             if self._beginning != self._ahead.beginning:
                 self._begin_anew()
@@ -367,10 +368,9 @@ class SourceUnit(RunningUnit):
                 self._ahead.await_change(_LOOK, self._must_wait)
                 continue
             if self._poll():
-                idle = _IDLE_FIRST
+                idle.reset()
             else:
-                self._life.stopping.wait(idle)
-                idle = min(2 * idle, _IDLE_MOST)
+                self._life.stopping.wait(idle.next())
 
     def _must_wait(self) -> bool:
         life = self._life

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.backoff import Backoff
 from headrace.connect.lifecycle import Cause, Phase, Target, UnitState
 from headrace.connect.log import Rejected, RungTaken, StatusSet
 from headrace.watched import OnFailure, watched_task
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 #: A record must fit a message; the end of a trace says most.
 _LONGEST_TRACE = 32_768
@@ -176,7 +176,7 @@ class Outbox:
                 self._dropped(item.copy)
 
     async def _write(self, status: StatusSet) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(0.1, _LONGEST_PAUSE)
         while True:
             # Of one that is sent again while the first is held up, only one counts: it says after
             # what it comes.  Where something came between, it is said once more.
@@ -190,8 +190,7 @@ class Outbox:
                 if isinstance(outcome, Rejected) and outcome.reason == "behind":
                     continue
                 return
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            await asyncio.sleep(backoff.next())
 
     def _note_failure(self, error: Exception) -> None:
         self.failure = f"{type(error).__name__}: {error}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from headrace.backoff import Backoff
 from headrace.connect.lifecycle import Figures, KafkaState, Phase, Target, UnitState, kafka_state
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def pauses(config: Mapping[str, str], attempt: int) -> timedelta | None:
     if 0 <= most <= attempt:
         return None
     first, longest = _number(config, PAUSE_KEY, _PAUSE_MS), _longest(config)
-    return timedelta(milliseconds=min(first * 2 ** min(attempt, 40), longest))
+    return timedelta(milliseconds=Backoff(first, longest).after(attempt + 1))
 
 
 class AutoRestarts:

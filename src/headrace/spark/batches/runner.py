@@ -24,6 +24,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from headrace.backoff import Backoff
 from headrace.client import MessageQueue, PullConsumer
 from headrace.errors import (
     HeadraceError,
@@ -273,7 +274,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0
+_BACKOFF = Backoff(0.5, 60.0)
 #: A RocketMQ broker shows a commit record a moment after it took it.
 _VISIBLE_SOON = 0.05
 _LOOK_SECONDS = 1.0
@@ -460,7 +461,7 @@ class BatchRunner:
             return
         self._failures += 1
         self._error = str(error) or type(error).__name__
-        pause = min(_FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10), _LONGEST_PAUSE)
+        pause = _BACKOFF.after(self._failures)
         logger.warning(
             "%s tries again in %g s after failure %d in a row: %s",
             self._named_self,

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import httpx
 
+from headrace.backoff import Backoff
 from headrace.connect import (
     Config,
     ConfigDeclaration,
@@ -130,8 +131,7 @@ class Pauses:
     """
 
     def __init__(self, retries: Retries, stopping: Event) -> None:
-        self._longest = retries.longest
-        self._next = retries.pause
+        self._backoff = Backoff(retries.pause, retries.longest)
         self._until = time.monotonic() + retries.budget
         self._stopping = stopping
 
@@ -150,8 +150,8 @@ class Pauses:
         RetriableError
             When the budget is used up, or the task is to stop.
         """
-        wait = asked if asked is not None else random.uniform(self._next / 2, self._next)
-        self._next = min(self._next * 2, self._longest)
+        pause = self._backoff.next(random.random())
+        wait = pause if asked is None else asked
         if time.monotonic() + wait > self._until or self._stopping.is_set():
             message = f"{what} does not succeed: {failure}"
             hint = "See why the server fails; retry.timeout.ms says how long it is tried."

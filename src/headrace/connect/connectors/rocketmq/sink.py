@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
+from headrace.backoff import Backoff
 from headrace.client import Admin, Client, MessageQueue, Producer, PullConsumer
 from headrace.connect import (
     Config,
@@ -121,8 +122,6 @@ class Circles:
 _THREADS = 8
 #: How long a request whose answer was lost may still be on its way, in seconds.
 _UNDER_WAY = 1.0
-#: Pauses between two tries, in seconds: the first, the longest.
-_PAUSE_FIRST, _PAUSE_MOST = 0.1, 5.0
 #: A broker that refuses a batch does so again: one of its messages is bad.
 _REFUSALS = (MessageRejectedError, MessageTooLargeError)
 
@@ -289,7 +288,7 @@ class MessageSender:
     def trying(self, attempt: Callable[[], T]) -> T:
         """Try until it succeeds, fails for good, or nobody waits any more."""
         deadline = time.monotonic() + self.patience
-        pause = _PAUSE_FIRST
+        backoff = Backoff(0.1, 5.0)
         while True:
             try:
                 return attempt()
@@ -298,8 +297,7 @@ class MessageSender:
                 if not passes or time.monotonic() > deadline or self.stopping.is_set():
                     raise
                 self.warn(str(error))
-            self.stopping.wait(pause)
-            pause = min(2 * pause, _PAUSE_MOST)
+            self.stopping.wait(backoff.next())
 
     def _send_all(self, one: MessageQueue, messages: list[OutgoingRecord]) -> None:
         bound = self._ends.get(one, 0)

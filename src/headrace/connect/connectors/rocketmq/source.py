@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from headrace.backoff import Backoff
 from headrace.client import (
     Admin,
     AsyncClient,
@@ -73,8 +74,6 @@ _BEHIND = 1000
 _BLOCK_BYTES = 1 << 20
 #: Blocks of one queue that wait to be taken.
 _AHEAD = 2
-#: Pauses between two tries, in seconds: the first, the longest.
-_PAUSE_FIRST, _PAUSE_MOST = 0.1, 5.0
 #: A topic is gone while its broker is, and comes back with it; the next pull says what expired.
 _PASSING = (TopicNotFoundError, NotFoundError, OffsetExpiredError)
 
@@ -172,7 +171,7 @@ class QueueReader:
                 task.result()
 
     async def _read(self, consumer: AsyncPullConsumer, one: MessageQueue, offset: int) -> None:
-        pause = _PAUSE_FIRST
+        backoff = Backoff(0.1, 5.0)
         while True:
             try:
                 async for result in self._results(consumer, one, offset):
@@ -180,13 +179,12 @@ class QueueReader:
                     if result.block:
                         await self._room[one].acquire()
                         self._arrived.put(result)
-                    pause = _PAUSE_FIRST
+                    backoff.reset()
             except HeadraceError as error:
                 if not error.retriable and not isinstance(error, _PASSING):
                     raise
                 self._logger.warning("queue %s cannot be read for now: %s", one, error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _PAUSE_MOST)
+                await asyncio.sleep(backoff.next())
 
     async def _results(
         self, consumer: AsyncPullConsumer, one: MessageQueue, offset: int

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace.backoff import Backoff
 from headrace.connect import Config, Queue, SchemaError, SinkRecord, SinkTask
 from headrace.connect.connectors.sql.mapping import (
     Change,
@@ -479,7 +480,7 @@ class SqlSinkTask(SinkTask):
 
     def _retried(self, act: Callable[[bool], None]) -> None:
         """Do something again while its failures pass; it learns whether it is done again."""
-        pause = self._config["connection.backoff.ms"].total_seconds()
+        backoff = Backoff(self._config["connection.backoff.ms"].total_seconds())
         attempts = self._config["connection.attempts"]
         for attempt in range(1, attempts + 1):
             if self._in_doubt:
@@ -493,8 +494,7 @@ class SqlSinkTask(SinkTask):
                 if not self._may_pass(error, attempt):
                     raise
                 self.context.logger.warning("attempt %d of %d failed: %s", attempt, attempts, error)
-                wait = pause * 2 ** (attempt - 1)
-                if attempt == attempts or self.context.stopping.wait(wait):
+                if attempt == attempts or self.context.stopping.wait(backoff.next()):
                     raise _away(error) from error
             else:
                 self._in_doubt = False
