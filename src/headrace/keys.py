@@ -249,6 +249,18 @@ def _from_hex(text: str) -> Any:
     return decode(data)
 
 
+def text_or_bytes(key: bytes) -> str | bytes:
+    r"""Return a key as text, or as it is where it is none.
+
+    >>> text_or_bytes(b"a"), text_or_bytes(b"\xff")
+    ('a', b'\xff')
+    """
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return key
+
+
 def key_properties(keys: list[Any], encoded: list[bytes]) -> list[bytes]:
     r"""Return the property bytes (``name\x01value\x02`` ...) in which many keys travel.
 

@@ -22,7 +22,7 @@ from headrace.errors import (
     ProtocolError,
     StoreError,
 )
-from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.codes import ResponseCode, request_name
 from headrace.protocol.frames import Buffer, Command
 from headrace.protocol.replication import PRIMARY
 from headrace.protocol.routes import loads
@@ -68,18 +68,6 @@ class Peer(Protocol):
 
     def release(self, size: int) -> None:
         """Count bytes as answered."""
-
-
-def request_name(code: int) -> str:
-    """Name a request in errors.
-
-    >>> request_name(105), request_name(9999)
-    ('GET_ROUTEINFO_BY_TOPIC', 'request 9999')
-    """
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return f"request {code}"
 
 
 @dataclass(frozen=True, slots=True)

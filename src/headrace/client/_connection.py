@@ -19,7 +19,7 @@ from headrace.errors import (
     RequestTimeoutError,
     TlsError,
 )
-from headrace.protocol.codes import RequestCode
+from headrace.protocol.codes import request_name
 from headrace.protocol.frames import Command, FrameBuffer, encode, sign
 
 if TYPE_CHECKING:
@@ -160,8 +160,7 @@ class BrokerConnection(asyncio.Protocol):
         if answer is not None and not answer.done():
             answer.set_exception(
                 RequestTimeoutError(
-                    f"{self.address} did not answer request {_code_name(code)} "
-                    f"within {timeout:g} s",
+                    f"{self.address} did not answer {request_name(code)} within {timeout:g} s",
                     hint="the server may be overloaded or stopped; "
                     "ClientSettings.request_timeout sets how long is waited",
                 )
@@ -235,13 +234,6 @@ def _limit_silence(connected: Any, seconds: float) -> None:
     # Linux has this limit; a simulated network has no sockets.
     if connected is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
-
-
-def _code_name(code: int) -> str:
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return str(code)
 
 
 async def open_connection(

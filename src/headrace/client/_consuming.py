@@ -21,6 +21,7 @@ from headrace.client.deliveries import (
     delay_level_of,
 )
 from headrace.client.producer import AsyncProducer
+from headrace.durations import format_duration
 from headrace.errors import BrokerError, HeadraceError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
@@ -487,7 +488,7 @@ async def _ended(tasks: list[asyncio.Task[None]], timeout: timedelta) -> None:
         return
     _, late = await asyncio.wait(tasks, timeout=timeout.total_seconds())
     for task in late:
-        logger.warning("a listener did not end within %g s: cancelled", timeout.total_seconds())
+        logger.warning("a listener did not end within %s: cancelled", format_duration(timeout))
         task.cancel()
     if late:
         await asyncio.wait(late)

@@ -71,7 +71,7 @@ class LocalOffsets:
         for path in (self._path, self._backup):
             try:
                 table = loads(path.read_bytes(), _OffsetTable).offset_table
-                self._offsets = {_queue(key): offset for key, offset in table.items()}
+                self._offsets = {MessageQueue.of_key(key): offset for key, offset in table.items()}
             except FileNotFoundError:
                 continue
             except ProtocolError as error:
@@ -103,11 +103,6 @@ class LocalOffsets:
     @property
     def _backup(self) -> Path:
         return self._path.with_name(f"{self._path.name}.bak")
-
-
-def _queue(key: str) -> MessageQueue:
-    ref = QueueRef.of_key(key)
-    return MessageQueue(ref.topic, ref.broker_name, ref.queue_id)
 
 
 # Where a push consumer goes on in each queue: offsets at the brokers, or in a local file.

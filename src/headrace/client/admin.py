@@ -40,7 +40,7 @@ from headrace.protocol.groups import (
 )
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import decode_offset_id
-from headrace.protocol.routes import ClusterInfo, QueueRef, TopicConfig, TopicList, dumps, loads
+from headrace.protocol.routes import ClusterInfo, TopicConfig, TopicList, dumps, loads
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -77,7 +77,9 @@ class GroupAdministration(Openable):
                 broker, lambda: Command(RequestCode.GET_CONSUME_STATS, ext)
             )
             for ref, part in loads(answer.payload, ConsumeStats).offset_table.items():
-                found[queue_of_key(ref)] = QueueProgress(part.consumer_offset, part.broker_offset)
+                found[MessageQueue.of_key(ref)] = QueueProgress(
+                    part.consumer_offset, part.broker_offset
+                )
         if not found:
             raise NotFoundError(
                 f"group {group!r} has no offsets" + (f" in topic {topic!r}" if topic else ""),
@@ -193,12 +195,6 @@ class GroupAdministration(Openable):
             await self.client.ask_broker(
                 broker, lambda: Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)
             )
-
-
-def queue_of_key(key: str) -> MessageQueue:
-    """Read a queue from the key of a table in a JSON body."""
-    ref = QueueRef.of_key(key)
-    return MessageQueue(ref.topic, ref.broker_name, ref.queue_id)
 
 
 #: How long a new topic may take until its route names all its brokers: a broker tells name servers
@@ -317,7 +313,7 @@ class AsyncAdmin(GroupAdministration):
                 broker, lambda: Command(RequestCode.GET_TOPIC_STATS_INFO, ext)
             )
             for ref, range_ in loads(answer.payload, TopicStats).offset_table.items():
-                found[queue_of_key(ref)] = QueueRange(
+                found[MessageQueue.of_key(ref)] = QueueRange(
                     range_.min_offset, range_.max_offset, _time(range_.last_update_timestamp)
                 )
         return dict(sorted(found.items()))

@@ -23,7 +23,7 @@ from headrace.errors import (
     TopicNotFoundError,
     broker_error,
 )
-from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.codes import RequestCode, ResponseCode, request_name
 from headrace.protocol.frames import Command
 from headrace.protocol.replication import PRIMARY
 from headrace.protocol.routes import LOGICAL_BROKER, ClusterInfo, TopicRoute, loads
@@ -200,7 +200,7 @@ class AsyncClient(Openable):
         answer = await session.request(address, command, limit)
         self._reached = True
         if answer.code not in expect:
-            what = f"{address} refused {_code_name(command.code)}: "
+            what = f"{address} refused {request_name(command.code)}: "
             what += f"{(answer.remark or 'no reason given').strip()} (code {answer.code})"
             if PRIMARY in answer.ext:
                 raise NotPrimaryError(what, primary=answer.ext[PRIMARY], number=answer.code)
@@ -488,13 +488,6 @@ class AsyncClient(Openable):
 def _queues_of(route: TopicRoute, topic: str, for_: Literal["read", "write"]) -> list[MessageQueue]:
     found = route.readable_queues(topic) if for_ == "read" else route.writable_queues(topic)
     return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in found]
-
-
-def _code_name(code: int) -> str:
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return f"request {code}"
 
 
 def _hint(code: int, *, signed: bool) -> str | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import SettingsError
+from headrace.protocol.routes import QueueRef
 
 if TYPE_CHECKING:
     from headrace.client._sharing import Start
@@ -43,6 +44,12 @@ class MessageQueue:
 
     def __str__(self) -> str:
         return self.name
+
+    @classmethod
+    def of_key(cls, key: str) -> MessageQueue:
+        """Read a queue from the key of a table in a JSON body."""
+        ref = QueueRef.of_key(key)
+        return cls(ref.topic, ref.broker_name, ref.queue_id)
 
     @classmethod
     def parse(cls, name: str) -> MessageQueue:

@@ -89,14 +89,15 @@ def _numbers(values: pa.FloatingPointArray, singly: _Singly) -> pa.StringArray:
 
 
 def _quoted(values: pa.StringArray, singly: _Singly) -> pa.StringArray:
-    if _any_match(values, r"[\x00-\x1f]"):
+    if any_match(values, r"[\x00-\x1f]"):
         return _one_by_one(values, singly)
-    if _any_match(values, r'["\\]'):
+    if any_match(values, r'["\\]'):
         values = pc.replace_substring(pc.replace_substring(values, "\\", "\\\\"), '"', '\\"')
     return pc.binary_join_element_wise('"', values, '"', "")
 
 
-def _any_match(values: pa.StringArray, pattern: str) -> bool:
+def any_match(values: pa.StringArray, pattern: str) -> bool:
+    """Tell whether one of some texts has a part that a pattern describes."""
     return bool(pc.any(pc.match_substring_regex(values, pattern), min_count=0).as_py())
 
 

@@ -18,6 +18,7 @@ from headrace.keys import (
     key_hashes,
     key_properties,
     keys_from_columns,
+    text_or_bytes,
 )
 from headrace.protocol.columns import property_column, rows_with_others
 from headrace.protocol.transactions import Position
@@ -188,18 +189,11 @@ def _keys(keys: pa.BinaryArray, queues: int, turn: int) -> tuple[pa.BinaryArray 
     numbers = np.full(count, turn % queues, np.int64)
     if keys.null_count == count:
         return None, numbers
-    given = [key if key is None else _as_key(key) for key in keys.to_pylist()]
+    given = [key if key is None else text_or_bytes(key) for key in keys.to_pylist()]
     encoded = encode_keys(given)
     hashes = key_hashes(encoded).astype(np.int64) % queues
     has_key = keys.is_valid().to_numpy(zero_copy_only=False)
     return pa.array(key_properties(given, encoded), pa.binary()), np.where(has_key, hashes, numbers)
-
-
-def _as_key(key: bytes) -> str | bytes:
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        return key
 
 
 # Messages that are handed over to an outside system, before the batch is committed.

@@ -143,7 +143,7 @@ class _FunctionDeserializer(Deserializer[Any, Any]):
             self.key_hint = type(None)
 
     def __repr__(self) -> str:
-        return _callable_name(self._function)
+        return callable_name(self._function)
 
     def deserialize(self, body: bytes, properties: Mapping[str, str]) -> Keyed[Any, Any]:  # noqa: ARG002
         value = self._function(body)
@@ -241,7 +241,7 @@ class _FunctionSerializer(Serializer[Any, Any]):
         self._takes_key = takes_key
 
     def __repr__(self) -> str:
-        return _callable_name(self._function)
+        return callable_name(self._function)
 
     def serialize(self, key: Any, value: Any) -> bytes:
         return self._function(key, value) if self._takes_key else self._function(value)
@@ -251,7 +251,8 @@ class _FunctionSerializer(Serializer[Any, Any]):
         return pa.array(list(map(self._function, *columns)), pa.binary())
 
 
-def _callable_name(function: Callable[..., Any]) -> str:
+def callable_name(function: Callable[..., Any]) -> str:
+    """Return the name of a function for messages."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return str(name).rpartition("<locals>.")[2]
 

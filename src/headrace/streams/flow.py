@@ -17,7 +17,7 @@ from headrace.serdes.inference import (
     topic_serde_for,
     without_none,
 )
-from headrace.serdes.messages import required_parameters
+from headrace.serdes.messages import callable_name, required_parameters
 from headrace.topology import Origin, RecordFunction, WindowedSerde
 from headrace.topology.callers import Caller, caller
 
@@ -79,12 +79,12 @@ def check_function(
         )
     if inspect.iscoroutinefunction(function) and not awaits:
         raise TopologyError(
-            f"{label} at {origin} cannot await {_name(function)}, a coroutine function",
+            f"{label} at {origin} cannot await {callable_name(function)}, a coroutine function",
             hint="pass an ordinary function, or call it with map_async",
         )
     if not accepts(function, len(parameters)):
         raise TopologyError(
-            f"{label} at {origin} calls {call}, which {_name(function)} does not accept",
+            f"{label} at {origin} calls {call}, which {callable_name(function)} does not accept",
             hint=f"give it {len(parameters)} positional parameter"
             + ("s" if len(parameters) > 1 else ""),
         )
@@ -101,11 +101,6 @@ def accepts(function: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _name(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return str(name).rpartition("<locals>.")[2]
 
 
 # What all streams share: a place in the graph, and what is known of keys and values there.

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from headrace.connect.columns import json_texts
+from headrace.connect.columns import any_match, json_texts
 from headrace.connect.converters._loose_json import dump
 from headrace.connect.converters.json_values import TO_PLAIN
 from headrace.connect.schema import Schema, Type
@@ -76,7 +76,7 @@ def _are_objects(bodies: pa.Array) -> bool:
 
 
 def _parsed(bodies: pa.StringArray) -> pa.Table:
-    lines = pc.replace_substring(bodies, "\n", " ") if _any_match(bodies, "\n") else bodies
+    lines = pc.replace_substring(bodies, "\n", " ") if any_match(bodies, "\n") else bodies
     joined = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")[0].as_buffer()
     options = pj.ReadOptions(use_threads=False, block_size=max(1 << 20, joined.size + 1))
     return pj.read_json(pa.BufferReader(joined), read_options=options)
@@ -98,7 +98,3 @@ def _says_the_same(values: pa.Array) -> bool:
     if pa.types.is_struct(kind):
         return all(map(_says_the_same, values.flatten()))
     return True
-
-
-def _any_match(values: pa.StringArray, pattern: str) -> bool:
-    return bool(pc.any(pc.match_substring_regex(values, pattern), min_count=0).as_py())

@@ -23,7 +23,7 @@ from headrace.errors import (
 from headrace.protocol.transactions import CommitReader, StagedBatch, Verdict, commit_in
 from headrace.runtime.commit.drivers import DriverName, Lease
 from headrace.runtime.commit.journal.lease import LeaseTimes
-from headrace.runtime.commit.journal.topic import CommitTopic, decode_chunk
+from headrace.runtime.commit.journal.topic import CommitTopic, clock_ms, decode_chunk
 from headrace.runtime.standing import OperatorStatistics, lag_of, longest, operator_statistics
 from headrace.runtime.state.home import StateHome, commits_units
 from headrace.spelling import did_you_mean
@@ -312,7 +312,7 @@ def _settle(home: StateHome, taking: _Taking) -> tuple[CommitRecord, bool]:
     record = _fence(topic, taking.owner)
     if home.transactions.is_published(record):
         # The driver before this one can commit nothing more, so it publishes nothing more.
-        closed = msgspec.structs.replace(record, kind="close", timestamp=_now())
+        closed = msgspec.structs.replace(record, kind="close", timestamp=clock_ms())
         topic.append(closed)
         return record, False
     taking.take()
@@ -331,7 +331,7 @@ def _fence(topic: CommitTopic, owner: str) -> CommitRecord:
             driver=owner,
             # It opens without the lease: the driver before it may still hold that.
             lock_keeper="",
-            timestamp=_now(),
+            timestamp=clock_ms(),
         )
         topic.append(opened)
         if log.record is not None and log.driver == owner:
@@ -342,10 +342,6 @@ def _fence(topic: CommitTopic, owner: str) -> CommitRecord:
         f"job '{topic.queue.topic}' is opened again and again by other drivers",
         hint="look who starts it: headrace job history shows the drivers",
     )
-
-
-def _now() -> int:
-    return int(time.time() * 1000)
 
 
 # What a job did: the records of its commit topic, as far as the topic still has them.

@@ -29,7 +29,7 @@ from headrace.errors import (
     MessageRejectedError,
     TopicNotFoundError,
 )
-from headrace.keys import EXACT_KEY, encode_keys, key_properties, partitions_of
+from headrace.keys import EXACT_KEY, encode_keys, key_properties, partitions_of, text_or_bytes
 from headrace.protocol import properties as names
 from headrace.protocol.journal_tags import TAG
 from headrace.protocol.layout import slices
@@ -376,15 +376,8 @@ def _key_values(column: pa.BinaryArray) -> list[_Key]:
     try:
         texts: list[_Key] = column.cast(pa.string()).to_pylist()
     except pa.ArrowInvalid:
-        return [_text_or_bytes(key) for key in column.to_pylist()]
+        return [text_or_bytes(key) for key in column.to_pylist()]
     return texts
-
-
-def _text_or_bytes(key: bytes) -> _Key:
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        return key
 
 
 def _properties(rows: pa.Table, keys: _Keys) -> pa.BinaryArray:

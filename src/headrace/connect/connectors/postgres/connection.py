@@ -66,6 +66,11 @@ def quoted(table: TableName) -> str:
     return ".".join(f'"{part}"' for part in parts)
 
 
+def quoted_name(name: str) -> str:
+    """Write the name of a column for a statement that has values too."""
+    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
+
+
 def find_tables(
     connection: Connection,
     include: Sequence[str],

@@ -18,6 +18,7 @@ from headrace.connect.connectors.postgres.connection import (
     connection_words,
     outages_told,
     quoted,
+    quoted_name,
     table_info,
 )
 from headrace.connect.connectors.postgres.database import RowReader, TypeBook, TypeOptions
@@ -393,11 +394,6 @@ class _Window:
             self.complained = time.monotonic()
             logger.warning("%s waits for transactions of %s", source.topic, self.writers)
         return False
-
-
-def quoted_name(name: str) -> str:
-    """Write the name of a column for a statement that has values too."""
-    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
 
 def _where(conditions: Sequence[str]) -> str:

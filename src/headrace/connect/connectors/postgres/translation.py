@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.connect import Schema, SchemaError, SourceBatch, SourceRecord
-from headrace.connect.connectors.postgres.connection import quoted, table_info
+from headrace.connect.connectors.postgres.connection import quoted, quoted_name, table_info
 from headrace.connect.connectors.postgres.database import RowReader, TypeBook
 from headrace.connect.connectors.postgres.pgoutput import (
     UNCHANGED,
@@ -362,8 +362,8 @@ class Translator:
                 hint="ALTER TABLE ... REPLICA IDENTITY FULL makes it send them, or set"
                 " unchanged.values to read or null.",
             )
-        wanted = ", ".join(f"{_name(names[at])}::text" for at in places)
-        where = " AND ".join(f"{_name(key)}::text = %s" for key in table.rows.keys)
+        wanted = ", ".join(f"{quoted_name(names[at])}::text" for at in places)
+        where = " AND ".join(f"{quoted_name(key)}::text = %s" for key in table.rows.keys)
         cells = [row[names.index(key)] for key in table.rows.keys]
         keys = [cell.decode() if isinstance(cell, bytes) else None for cell in cells]
         source = quoted(table.name).replace("%", "%%")
@@ -383,10 +383,6 @@ def _source(table: _ServerTable, moment: ChangeTime) -> Value:
         "txId": moment.xid,
         "snapshot": moment.snapshot,
     }
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
 
 def _enveloped(topic: str, rows: RowReader) -> Schema:

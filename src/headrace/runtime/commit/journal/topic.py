@@ -374,3 +374,8 @@ def _lost(topic: str, end: int, read: int) -> CommitLostError:
 
 def _named(record: CommitRecord) -> str:
     return f"{record.kind} of epoch {record.epoch}, batch {record.batch}, by {record.driver}"
+
+
+def clock_ms() -> int:
+    """Return the time of this machine's clock, in ms since 1970."""
+    return int(time.time() * 1000)

@@ -35,7 +35,13 @@ from headrace.protocol.transactions import (
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
 from headrace.runtime.commit.journal.publishing import Publisher, counted_once
-from headrace.runtime.commit.journal.topic import CommitTopic, encode_chunk, pieces, size_of
+from headrace.runtime.commit.journal.topic import (
+    CommitTopic,
+    clock_ms,
+    encode_chunk,
+    pieces,
+    size_of,
+)
 from headrace.runtime.commit.transactions import Ownership
 from headrace.topology.names import commit_topic, journal_topic, state_topic
 
@@ -420,7 +426,7 @@ class JournalTransactions:
             ends=ranges.ends,
             latest=ranges.latest,
             position=0,
-            clock=_now(),
+            clock=clock_ms(),
         )
 
     def writer(self, attempt: Attempt) -> StageWriter:
@@ -545,7 +551,7 @@ class JournalTransactions:
                 epoch=epoch,
                 driver=self._driver,
                 lock_keeper=self._lock_keeper,
-                timestamp=_now(),
+                timestamp=clock_ms(),
             )
             logger.info("driver %s opens epoch %d of job %s", self._driver, epoch, self._job)
             self._topic.append(record)
@@ -564,7 +570,7 @@ class JournalTransactions:
         """
         ends = record.published | self._publisher.published(record)
         return msgspec.structs.replace(
-            record, kind="close", parts=[], published=ends, timestamp=_now()
+            record, kind="close", parts=[], published=ends, timestamp=clock_ms()
         )
 
     def _publish(self, record: CommitRecord) -> None:
@@ -622,7 +628,3 @@ def _same_commit(stored: CommitRecord, end: BatchEnd) -> bool:
         timestamp=stored.timestamp,
     )
     return asked == stored
-
-
-def _now() -> int:
-    return int(time.time() * 1000)
