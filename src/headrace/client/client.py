@@ -53,8 +53,7 @@ async def retrying(
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
-    first, longest = settings.retry_backoff, settings.retry_backoff_limit
-    backoff = Backoff(first.total_seconds(), longest.total_seconds())
+    failures = 0
     while True:
         try:
             return await attempt()
@@ -63,7 +62,10 @@ async def retrying(
             if not error.retriable or isinstance(error, final) or left <= 0:
                 raise
             on_retry(error)
-        await asyncio.sleep(min(backoff.next(_chance.random()), left))
+        failures += 1
+        first, longest = settings.retry_backoff, settings.retry_backoff_limit
+        backoff = Backoff(first.total_seconds(), longest.total_seconds())
+        await asyncio.sleep(min(backoff.after(failures, _chance.random()), left))
 
 
 T = TypeVar("T")

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from headrace.connect.config import Config, ConfigDeclaration, ConfigProblem, declare
-from headrace.connect.plugins.units import Unit
+from headrace.connect.plugins.tasks import SinkTask, SourceTask, Unit
 
 if TYPE_CHECKING:
     from headrace.connect.plugins.contexts import ConnectorContext
-    from headrace.connect.plugins.tasks import SinkTask, SourceTask
     from headrace.connect.records import Position
 
 

@@ -1,4 +1,4 @@
-"""Base classes of tasks: they move the records."""
+"""What connectors and tasks have in common, and the base classes of tasks, which move the records."""
 
 from __future__ import annotations
 
@@ -6,12 +6,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.connect.plugins.units import Unit
-
 if TYPE_CHECKING:
     from headrace.connect.config import Config
     from headrace.connect.plugins.contexts import SinkTaskContext, SourceTaskContext
     from headrace.connect.records import Queue, SinkBatch, SinkRecord, SourceBatch, SourceRecord
+
+
+class Unit:
+    """Something that runs in a process of its own: a connector or a task.
+
+    One instance runs per generation, and one thread calls all its methods.
+    """
+
+    def start(self, config: Config) -> None:
+        """Open what is needed; called once."""
+
+    def stop(self) -> None:
+        """Let go of everything; called once, after the last call of any other method."""
+
+    def healthy(self) -> bool:
+        """Whether it can work; three times ``False`` puts it into ERROR."""
+        return True
 
 
 class Task(Unit):

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.connect.config import Config, declare, key, one_of
-from headrace.connect.transforms._renaming import renamed
 from headrace.connect.transforms._structure import SchemaCache
 from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.pattern_rename import renamed
 
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.connect.config import Config, declare, each, key, one_of
 from headrace.connect.predicates.patterns import expanded, java_pattern
-from headrace.connect.transforms._renaming import renamed
+from headrace.connect.schema import Field, Schema, Type
 from headrace.connect.transforms._structure import SchemaCache
 from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
-    from headrace.connect.schema import Schema
 
 
 _FLAGS: Final[Mapping[str, int]] = MappingProxyType(
@@ -99,3 +98,15 @@ class PatternRenameKey(OfKey, PatternRename):
 
 class PatternRenameValue(OfValue, PatternRename):
     """PatternRename on the value."""
+
+
+def renamed(schema: Schema, name_of: Callable[[str], str]) -> tuple[Schema, dict[str, str]]:
+    """Return a struct with new names for its fields, and the new name of each.
+
+    Any other schema stays as it is, without names.
+    """
+    if schema.type is not Type.STRUCT:
+        return schema, {}
+    names = {one.name: name_of(one.name) for one in schema.fields}
+    fields = (Field(names[one.name], one.schema) for one in schema.fields)
+    return schema.with_fields(*fields), names
