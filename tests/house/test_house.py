@@ -27,4 +27,5 @@ def test_the_package_is_no_larger_than_it_was() -> None:
 
 @pytest.mark.budget(3)
 def test_a_count_enters_no_more_modules_than_it_did() -> None:
-    assert 20 < len(modules_of_a_count()) <= 65
+    # One more than there were: all that is tried again takes its pauses from `backoff`.
+    assert 20 < len(modules_of_a_count()) <= 66

@@ -22,8 +22,8 @@ from headrace.errors import (
     ProtocolError,
     StoreError,
 )
-from headrace.protocol.codes import ResponseCode, request_name
-from headrace.protocol.frames import Buffer, Command
+from headrace.protocol.codes import ResponseCode
+from headrace.protocol.frames import Buffer, Command, request_name
 from headrace.protocol.replication import PRIMARY
 from headrace.protocol.routes import loads
 from headrace.quiet_log import QuietLog

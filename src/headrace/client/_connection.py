@@ -19,8 +19,7 @@ from headrace.errors import (
     RequestTimeoutError,
     TlsError,
 )
-from headrace.protocol.codes import request_name
-from headrace.protocol.frames import Command, FrameBuffer, encode, sign
+from headrace.protocol.frames import Command, FrameBuffer, encode, request_name, sign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

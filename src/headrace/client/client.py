@@ -23,8 +23,8 @@ from headrace.errors import (
     TopicNotFoundError,
     broker_error,
 )
-from headrace.protocol.codes import RequestCode, ResponseCode, request_name
-from headrace.protocol.frames import Command
+from headrace.protocol.codes import RequestCode, ResponseCode
+from headrace.protocol.frames import Command, request_name
 from headrace.protocol.replication import PRIMARY
 from headrace.protocol.routes import LOGICAL_BROKER, ClusterInfo, TopicRoute, loads
 

@@ -113,18 +113,6 @@ class RequestCode(IntEnum):
     PULL_RECORDS = 28_016
 
 
-def request_name(code: int) -> str:
-    """Name a request in errors.
-
-    >>> request_name(105), request_name(9999)
-    ('GET_ROUTEINFO_BY_TOPIC', 'request 9999')
-    """
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return f"request {code}"
-
-
 class ResponseCode(IntEnum):
     """How a request ended."""
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from headrace.errors import ProtocolError
-from headrace.protocol.codes import VERSION
+from headrace.protocol.codes import VERSION, RequestCode
 
 # Headers of the binary kind (ROCKETMQ), which some clients write instead of JSON.
 
@@ -522,3 +522,15 @@ def is_signed_with(command: Command, secret_key: str) -> bool:
     right = signature(command.ext, command.payload, secret_key)
     # In constant time: how far they agree must not show.
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), right.encode())
+
+
+def request_name(code: int) -> str:
+    """Name a request in errors.
+
+    >>> request_name(105), request_name(9999)
+    ('GET_ROUTEINFO_BY_TOPIC', 'request 9999')
+    """
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return f"request {code}"
