@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connect.connectors.s3.connection import S3_KEYS
+from headrace.connect.connectors.storage.places import S3_KEYS
 from headrace.connect.plugins import Connector
 from headrace.connect.plugins.builtin import BUILTIN
 

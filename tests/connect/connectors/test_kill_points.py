@@ -14,9 +14,9 @@ import pytest
 
 from headrace.connect import SinkConnector, SourceConnector
 from headrace.connect.connectors.datagen import DatagenSourceConnector
-from headrace.connect.connectors.directory import DirectorySinkConnector, DirectorySourceConnector
 from headrace.connect.connectors.file import FileSinkConnector, FileSourceConnector
 from headrace.connect.connectors.sqlite import SqliteSinkConnector, SqliteSourceConnector
+from headrace.connect.connectors.storage import DirectorySinkConnector, DirectorySourceConnector
 from headrace.connect.testing import SinkTaskKit, SourceTaskKit
 
 ROWS = 20

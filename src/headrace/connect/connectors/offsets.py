@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.connect import Queue, SinkBatch, SinkRecord
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 # Files that are whole on disk, whatever ends the process.
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes | pa.Buffer) -> None:
     """Write a file so that after a crash either its old or its new content is there.
 
     >>> from tempfile import TemporaryDirectory
@@ -31,12 +32,17 @@ def write_whole(path: Path, content: bytes) -> None:
     b'content'
     """
     draft = path.with_name(f".{path.name}.new")
-    with draft.open("wb") as file:
+    write_synced(draft, content)
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+def write_synced(path: Path, content: bytes | pa.Buffer) -> None:
+    """Write a file whose content is on disk before this returns; its name may not be."""
+    with path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -84,12 +84,12 @@ BUILTIN: tuple[Builtin, ...] = (
         ("file-sink", "org.apache.kafka.connect.file.FileStreamSinkConnector"),
     ),
     Builtin(
-        "headrace.connect.connectors.directory:DirectorySourceConnector",
+        "headrace.connect.connectors.storage:DirectorySourceConnector",
         "source",
         ("directory-source",),
     ),
     Builtin(
-        "headrace.connect.connectors.directory:DirectorySinkConnector",
+        "headrace.connect.connectors.storage:DirectorySinkConnector",
         "sink",
         ("directory-sink",),
     ),
@@ -116,8 +116,8 @@ BUILTIN: tuple[Builtin, ...] = (
     ),
     Builtin("headrace.connect.connectors.kafka:KafkaSourceConnector", "source", ("kafka-source",)),
     Builtin("headrace.connect.connectors.kafka:KafkaSinkConnector", "sink", ("kafka-sink",)),
-    Builtin("headrace.connect.connectors.s3:S3SourceConnector", "source", ("s3-source",)),
-    Builtin("headrace.connect.connectors.s3:S3SinkConnector", "sink", ("s3-sink",)),
+    Builtin("headrace.connect.connectors.storage:S3SourceConnector", "source", ("s3-source",)),
+    Builtin("headrace.connect.connectors.storage:S3SinkConnector", "sink", ("s3-sink",)),
     Builtin(
         "headrace.connect.connectors.elasticsearch:ElasticsearchSinkConnector",
         "sink",

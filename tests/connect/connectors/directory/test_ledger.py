@@ -8,25 +8,31 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
+from pyarrow import fs
 
-from headrace.connect.connectors.directory import DirectorySourceConnector
-from headrace.connect.connectors.formats.task import FileLedger
-from headrace.connect.connectors.formats.writing import FileProgress, ReadyFile
+from headrace.connect.connectors.storage import DirectorySourceConnector
+from headrace.connect.connectors.storage.formats import FileProgress, ReadyFile
+from headrace.connect.connectors.storage.places import Storage
+from headrace.connect.connectors.storage.task import FileLedger
 from headrace.connect.testing.contexts import KitOffsets
 from headrace.errors import StoreError
 from tests.connect.connectors.runs import SourceRun, source
 
 
-class Memory(dict[str, bytes]):
+class Memory(dict[str, bytes], Storage):
     """Keeps segments."""
+
+    def __init__(self) -> None:
+        Storage.__init__(self, fs.LocalFileSystem(), "memory")
 
     def read(self, name: str) -> bytes | None:
         return self.get(name)
 
-    def write(self, name: str, content: bytes) -> None:
-        self[name] = content
+    def write(self, name: str, content: bytes | pa.Buffer) -> None:
+        self[name] = bytes(content)
 
     def remove(self, name: str) -> None:
         self.pop(name, None)

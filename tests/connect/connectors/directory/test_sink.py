@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from headrace.connect.connectors.directory import DirectorySinkConnector
+from headrace.connect.connectors.storage import DirectorySinkConnector
+from headrace.connect.connectors.storage.places import DiskFolder
 from headrace.errors import ConnectorConfigError, SerializationError
 from tests.connect.connectors.runs import QUEUE, SinkRun, configured, sink
 
@@ -20,7 +21,7 @@ def texts(folder: Path, **more: str) -> dict[str, str]:
 
 
 def files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("**/*+*") if path.name[0] != ".")
+    return sorted(path for path in folder.glob("**/lines+*") if path.parent.name != "_headrace")
 
 
 def rows(folder: Path) -> list[Any]:
@@ -36,8 +37,8 @@ def test_batch_becomes_one_file_per_queue(tmp_path: Path) -> None:
         run.commit()
     names = [path.relative_to(tmp_path).as_posix() for path in files(tmp_path)]
     assert names == [
-        f"lines/lines+broker-a+0+{0:019d}+{3:019d}.parquet",
-        f"lines/lines+broker-a+1+{0:019d}+{1:019d}.parquet",
+        f"lines/lines+broker-a+0+{0:019d}.parquet",
+        f"lines/lines+broker-a+1+{0:019d}.parquet",
     ]
     assert pq.read_table(tmp_path / names[0]).to_pylist() == [{"a": 1}, {"a": 2}, {"a": 4}]
 
@@ -105,13 +106,27 @@ def test_half_a_file_is_removed(tmp_path: Path) -> None:
     with sink(DirectorySinkConnector, texts(tmp_path, format="jsonl")) as run:
         run.put([1])
         run.commit()
-        half = files(tmp_path)[0].with_name(f".{files(tmp_path)[0].name}.tmp")
+        half = files(tmp_path)[0].with_name(f".lines+broker-a+0+{1:019d}.jsonl.tmp")
         half.touch()
         other = half.with_name(half.name.replace("+0+", "+7+"))
         other.touch()
         run.kill()
     assert not half.exists()
     assert other.exists()
+
+
+def test_files_of_a_batch_are_shown_behind_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sink(DirectorySinkConnector, texts(tmp_path, format="jsonl")) as run:
+        run.put([1, 2])
+        with monkeypatch.context() as patch:
+            patch.setattr(DiskFolder, "publish", lambda *_: None)  # the end comes before it
+            run.flush()
+        assert files(tmp_path) == []
+        run.kill()
+        assert run.next == {QUEUE: 2}
+    assert rows(tmp_path) == [1, 2]
 
 
 def test_missing_folder_fails_the_task(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from headrace.connect.connectors.directory import DirectorySourceConnector
+from headrace.connect.connectors.storage import DirectorySourceConnector
 from headrace.errors import ConnectorConfigError, DeserializationError
 from tests.connect.connectors.runs import SourceRun, problems, source
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from headrace.connect.connectors.formats.writing import as_written, write_rows
+from headrace.connect.connectors.storage.formats import as_written, write_rows
 from headrace.connect.connectors.texts import as_json
 
 _VALUES = {

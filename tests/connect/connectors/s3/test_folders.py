@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.connect import SchemaError
-from headrace.connect.connectors.s3.sink import Folders, field_of, field_of_column
+from headrace.connect.connectors.storage.sink import Folders, field_of, field_of_column
 
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from headrace.connect import SchemaError, SinkRecord
-from headrace.connect.connectors.s3 import S3SinkConnector, sink, source
+from headrace.connect.connectors.storage import S3SinkConnector
+from headrace.connect.connectors.storage.places import Bucket
 from headrace.connect.testing import SinkTaskKit
 from headrace.errors import ConnectorConfigError, FencedError, SerializationError
 from tests.connect.connectors import runs
@@ -195,9 +196,9 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         counted["done"] += 1
         plain(*arguments)
 
-    plain = source.write_object
-    monkeypatch.setattr(source, "write_object", write)
-    monkeypatch.setattr(sink, "write_object", write)
+    plain = Bucket.write
+    monkeypatch.setattr(Bucket, "write", write)
+    monkeypatch.setattr(Bucket, "stage", write)
     return counted
 
 

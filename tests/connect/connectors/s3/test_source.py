@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from headrace.connect.connectors.s3 import S3SinkConnector, S3SourceConnector
+from headrace.connect.connectors.storage import S3SinkConnector, S3SourceConnector
 from headrace.errors import ConnectionFailedError, DeserializationError
 from tests.connect.connectors import runs
 from tests.connect.connectors.runs import problems, source
@@ -212,7 +212,7 @@ def test_objects_that_stay_are_read_once_however_many_they_are(bucket: S3Bucket)
             assert run.values(rounds=20) == list(range(first, first + 7))
             assert run.values(rounds=20) == []
             named = {partition["ledger"] for partition, _ in run.committed.all()}
-            found = run.tasks[0].ledger_files().names()  # type: ignore[attr-defined]
+            found = run.tasks[0]._written.names()  # type: ignore[attr-defined]
             assert named == set(found)
             run.kill()
             assert run.values(rounds=20) == []

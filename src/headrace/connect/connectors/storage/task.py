@@ -8,19 +8,19 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.connect import Config, Schema, SchemaError, SourceBatch, SourceRecord, SourceTask
-from headrace.connect.connectors.formats.writing import (
+from headrace.connect.connectors.storage.formats import (
     FileProgress,
-    Readable,
     ReadyFile,
     Rows,
     format_of,
+    is_appendable,
     read_rows,
     reading_of,
 )
@@ -34,6 +34,7 @@ from headrace.errors import (
 
 if TYPE_CHECKING:
     from headrace.connect import OffsetReader
+    from headrace.connect.connectors.storage.places import Storage
     from headrace.connect.records import Position
 
 
@@ -49,25 +50,6 @@ _SCHEMA = pa.schema(
 )
 #: The row of a file that is not remembered any more.
 _FORGOTTEN = -1
-
-
-class LedgerFiles(Protocol):
-    """Where the segments lie."""
-
-    def read(self, name: str) -> bytes | None:
-        """Return a file; ``None`` where there is none."""
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file so that it is there whole, whatever comes after."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-
-    def names(self) -> Iterable[str]:
-        """Return the names of all files."""
-
-    def __str__(self) -> str:
-        """Name the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +119,7 @@ class FileLedger:
 
     def __init__(
         self,
-        files: LedgerFiles,
+        files: Storage,
         share: str,
         generation: int,
         committed: OffsetReader,
@@ -354,12 +336,12 @@ class FilesTask(SourceTask):
     """
 
     @abstractmethod
-    def look(self) -> Iterable[ReadyFile]:
-        """Find the files that are ready, in the order in which they are read."""
+    def places(self, config: Config) -> tuple[Storage, Storage, Storage]:
+        """Return where the files are, where their ledger is, and where those that are read go."""
 
     @abstractmethod
-    def readable(self, name: str) -> Readable:
-        """Tell how a file is opened."""
+    def look(self) -> Iterable[ReadyFile]:
+        """Find the files that are ready, in the order in which they are read."""
 
     @abstractmethod
     def partition(self, name: str) -> Mapping[str, str]:
@@ -369,22 +351,10 @@ class FilesTask(SourceTask):
     def name_of(self, partition: Position) -> str | None:
         """Return the file that a partition of the source names; None: none of this source's."""
 
-    @abstractmethod
-    def ledger_files(self) -> LedgerFiles:
-        """Tell where it is written down which files were read, where they are many."""
-
-    @abstractmethod
-    def remove(self, name: str) -> None:
-        """Move a file away, or delete it, as ``when.done`` says."""
-
-    def is_appendable(self, name: str, kind: str) -> bool:
-        """Whether a file that has grown may have been appended to."""
-        del name, kind
-        return False
-
     def start(self, config: Config) -> None:
         """Begin to look for files."""
         self._config = config
+        self._files, self._written, self._done = self.places(config)
         share = config.texts.get(_SHARE, "0/1")
         number, _, tasks = share.partition("/")
         self._number, self._tasks = int(number), int(tasks)
@@ -397,7 +367,7 @@ class FilesTask(SourceTask):
         #: Positions that are to be committed without any rows.
         self._notes: deque[tuple[Position, Position | None]] = deque()
         self._ledger = FileLedger(
-            self.ledger_files(),
+            self._written,
             share,
             self.context.generation,
             self.context.offsets,
@@ -473,7 +443,7 @@ class FilesTask(SourceTask):
             self._notes += self._ledger.fold(done)
         except (OSError, ConnectionFailedError, ConnectorConfigError) as error:
             self._complained = time.monotonic()
-            self.context.logger.warning(_NO_LEDGER, self.ledger_files(), error)
+            self.context.logger.warning(_NO_LEDGER, self._written, error)
             return
         self._kept -= len(done)
         for name in done:
@@ -504,7 +474,7 @@ class FilesTask(SourceTask):
             if not done or found.name in self._standings or self._is_in(found.name, recorded):
                 yield from self._read(found)
             elif self._config["when.done"] != "keep":
-                self.remove(found.name)
+                self._remove(found.name)
                 self._ledger.forget(found.name)
 
     def _is_in(self, name: str, recorded: Collection[str]) -> bool:
@@ -514,7 +484,7 @@ class FilesTask(SourceTask):
     def _read(self, found: ReadyFile) -> Iterator[tuple[ReadyFile, Rows, FileProgress]]:
         try:
             kind = format_of(found.name, self._config["format"])
-            appendable = self.is_appendable(found.name, kind)
+            appendable = self._files.appends and is_appendable(found.name, kind)
             first = self._standing(found).goes_on(found, appendable=appendable)
             if first is None:
                 self._wait(found)
@@ -531,7 +501,8 @@ class FilesTask(SourceTask):
     def _pieces_of(
         self, found: ReadyFile, kind: str, first: int
     ) -> Iterator[tuple[ReadyFile, Rows, FileProgress]]:
-        rows = read_rows(self.readable(found.name), kind, first, self._reading)
+        file = self._files.readable(found.name)
+        rows = read_rows(file, kind, first, self._reading)
         piece = next(rows, None)
         row = first
         if piece is None:
@@ -597,9 +568,15 @@ class FilesTask(SourceTask):
         if self._config["when.done"] != "keep":
             self._waiting[found.name] = found
 
+    def _remove(self, name: str) -> None:
+        if self._config["when.done"] == "move":
+            self._files.move(name, self._done)
+        else:
+            self._files.remove(name)
+
     def _finish(self, found: ReadyFile) -> None:
         if self._config["when.done"] != "keep":
-            self.remove(found.name)
+            self._remove(found.name)
             self._forget(found.name)
 
 
