@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -21,10 +21,8 @@ from psycopg.types.string import TextLoader
 from headrace.connect import (
     Config,
     ConfigDeclaration,
-    ConfigProblem,
     Schema,
     SchemaError,
-    SinkConnector,
     SinkTask,
 )
 from headrace.connect.connectors.postgres.connection import (
@@ -38,14 +36,13 @@ from headrace.connect.connectors.sql import (
     SINK_KEYS,
     Adapter,
     SqlDatabase,
+    SqlSinkConnector,
     SqlSinkTask,
     TableLayout,
     TableName,
     Verdict,
     WritableRows,
-    alter_sink_offsets,
     is_document,
-    sink_problems,
 )
 from headrace.connect.schema import (
     BOOLEAN,
@@ -72,7 +69,6 @@ from headrace.connect.schema import (
 if TYPE_CHECKING:
     from headrace.connect.connectors.postgres.connection import Connection
     from headrace.connect.connectors.postgres.pgoutput import Row
-    from headrace.connect.records import Position
 
 
 # PostgreSQL's types and Connect's, both ways.
@@ -591,26 +587,13 @@ class PostgresSinkTask(SqlSinkTask):
             return PostgresDatabase(connection_words(config, owner, **more))
 
 
-class PostgresSinkConnector(SinkConnector):
+class PostgresSinkConnector(SqlSinkConnector):
     """Writes topics to tables of PostgreSQL."""
 
     version: ClassVar[str] = "1.0"
     config: ClassVar[ConfigDeclaration] = CONNECTION_KEYS | SINK_KEYS
     task: ClassVar[type[SinkTask]] = PostgresSinkTask
 
-    def validate(self, config: Config) -> Iterable[ConfigProblem]:
-        """Name keys that contradict each other."""
-        return sink_problems(config)
-
-    def alter_offsets(
-        self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
-    ) -> bool:
-        """Set the offsets that the database keeps."""
-        if not config["exactly.once"]:
-            return False
-        database = PostgresDatabase(connection_words(config, "headrace-offsets"))
-        try:
-            alter_sink_offsets(database, config, self.context.connector, offsets)
-        finally:
-            database.close()
-        return True
+    def database(self, config: Config) -> SqlDatabase:
+        """Open a connection."""
+        return PostgresDatabase(connection_words(config, "headrace-offsets"))

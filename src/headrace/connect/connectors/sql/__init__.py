@@ -24,9 +24,9 @@ from headrace.connect.connectors.sql.mapping import (
 )
 from headrace.connect.connectors.sql.sink import (
     OffsetTable,
+    SqlSinkConnector,
     SqlSinkTask,
     TableCache,
-    alter_sink_offsets,
 )
 
 __all__ = [
@@ -40,13 +40,13 @@ __all__ = [
     "RowMapper",
     "SqlColumn",
     "SqlDatabase",
+    "SqlSinkConnector",
     "SqlSinkTask",
     "TableCache",
     "TableLayout",
     "TableName",
     "Verdict",
     "WritableRows",
-    "alter_sink_offsets",
     "inferred_schema",
     "is_document",
     "plan",

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.backoff import Backoff
-from headrace.connect import Config, Queue, SchemaError, SinkRecord, SinkTask
+from headrace.connect import (
+    Config,
+    ConfigProblem,
+    Queue,
+    SchemaError,
+    SinkConnector,
+    SinkRecord,
+    SinkTask,
+)
+from headrace.connect.connectors.offsets import set_by_hand
 from headrace.connect.connectors.sql.mapping import (
     Change,
     MappingOptions,
@@ -19,6 +29,7 @@ from headrace.connect.connectors.sql.mapping import (
     TableName,
     WritableRows,
     plan,
+    sink_problems,
     table_name,
 )
 from headrace.errors import (
@@ -169,33 +180,6 @@ class OffsetTable:
             hint="Nothing of its last transaction is in the database. If no other task of the"
             " connector runs, two connectors share offsets.name: give each its own.",
         )
-
-
-def alter_sink_offsets(
-    database: SqlDatabase,
-    config: Config,
-    connector: str,
-    offsets: Sequence[tuple[Position, Position | None]],
-) -> None:
-    """Set offsets that a sink's database keeps, as REST gives them; ``None`` forgets one."""
-    name = table_name(config["offsets.table"], "")
-    table = OffsetTable(database, name, config["offsets.name"] or connector, "", 0)
-    with database.transaction():
-        database.lock_layouts()
-        table.create()
-        table.alter({_queue(where): _offset(to) for where, to in offsets})
-
-
-def _queue(where: Position) -> Queue:
-    return Queue(
-        str(where["rocketmq_topic"]),
-        str(where["rocketmq_broker"]),
-        int(where["rocketmq_queue_id"]),
-    )
-
-
-def _offset(to: Position | None) -> int | None:
-    return None if to is None else int(to["rocketmq_queue_offset"])
 
 
 # The tables that a sink writes to: looked up once, created and widened where that is wanted.
@@ -534,3 +518,31 @@ def _refused(change: Change, error: Exception) -> ProcessingError:
     )
     wrapped.__cause__ = error
     return wrapped
+
+
+class SqlSinkConnector(SinkConnector):
+    """Writes topics to tables of a database, which a subclass opens."""
+
+    @abstractmethod
+    def database(self, config: Config) -> SqlDatabase:
+        """Open the database to look after the offsets that it keeps."""
+
+    def validate(self, config: Config) -> Iterable[ConfigProblem]:
+        """Name keys that contradict each other."""
+        return sink_problems(config)
+
+    def alter_offsets(
+        self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
+    ) -> bool:
+        """Set the offsets that the database keeps."""
+        if not config["exactly.once"]:
+            return False
+        # Asked of a connector that was made for this question alone, and has no context.
+        name = config["offsets.name"] or config.texts.get("name") or self.context.connector
+        with closing(self.database(config)) as database:
+            table = OffsetTable(database, table_name(config["offsets.table"], ""), name, "", 0)
+            with database.transaction():
+                database.lock_layouts()
+                table.create()
+                table.alter(set_by_hand(offsets))
+        return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -14,8 +14,6 @@ from uuid import UUID
 from headrace.connect import (
     Config,
     ConfigDeclaration,
-    ConfigProblem,
-    SinkConnector,
     SinkTask,
     declare,
     key,
@@ -25,12 +23,11 @@ from headrace.connect.connectors.sql import (
     SINK_KEYS,
     Adapter,
     SqlDatabase,
+    SqlSinkConnector,
     SqlSinkTask,
     TableLayout,
     TableName,
     Verdict,
-    alter_sink_offsets,
-    sink_problems,
 )
 from headrace.connect.connectors.sqlite.source import DATABASE_KEYS
 from headrace.connect.connectors.texts import as_json
@@ -39,7 +36,6 @@ from headrace.errors import ConnectorConfigError
 
 if TYPE_CHECKING:
     from headrace.connect import Schema
-    from headrace.connect.records import Position
 
 
 # SQLite as a database that sinks write to.
@@ -216,7 +212,7 @@ def _opened(config: Config) -> SqliteDatabase:
     )
 
 
-class SqliteSinkConnector(SinkConnector):
+class SqliteSinkConnector(SqlSinkConnector):
     """Writes topics to tables of SQLite."""
 
     version: ClassVar[str] = "1.0"
@@ -242,21 +238,6 @@ class SqliteSinkConnector(SinkConnector):
         del max_tasks
         return [{}]
 
-    def validate(self, config: Config) -> Iterable[ConfigProblem]:
-        """Name keys that contradict each other."""
-        return sink_problems(config)
-
-    def alter_offsets(
-        self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
-    ) -> bool:
-        """Set the offsets that the database keeps."""
-        if not config["exactly.once"]:
-            return False
-        database = _opened(config)
-        # Asked of a connector that was made for this question alone, and has no context.
-        name = config.texts.get("name") or self.context.connector
-        try:
-            alter_sink_offsets(database, config, name, offsets)
-        finally:
-            database.close()
-        return True
+    def database(self, config: Config) -> SqlDatabase:
+        """Open the file, or make it."""
+        return _opened(config)

@@ -537,7 +537,7 @@ class DirectorySinkTask(StorageSinkTask):
 
 
 class DirectorySinkConnector(SinkConnector):
-    """Writes records as whole files into a folder; see docs/connect-connectors.md."""
+    """Writes records as whole files into a folder."""
 
     version = "1.0"
     task = DirectorySinkTask

@@ -63,7 +63,7 @@ class DirectorySourceTask(FilesTask):
 
 
 class DirectorySourceConnector(SourceConnector):
-    """Reads files that come into a folder, whole and once; see docs/connect-connectors.md."""
+    """Reads files that come into a folder, whole and once."""
 
     version = "1.0"
     task = DirectorySourceTask
@@ -146,7 +146,7 @@ class S3SourceTask(FilesTask):
 
 
 class S3SourceConnector(SourceConnector):
-    """Reads objects of a bucket, each once; see docs/connect-storage.md."""
+    """Reads objects of a bucket, each once."""
 
     version = "1.0"
     task = S3SourceTask
