@@ -9,12 +9,11 @@ from tests.house.passage import modules_of_a_count
 
 #: The most that there may be of each; a change that needs more says why where it raises it.
 MOST = {
-    # Checks of a start are a matter of their own (runtime/checks.py).
-    "modules": 504,
-    "lines": 142_000,
-    "imports, % of the code": 8.6,
+    "modules": 500,
+    "lines": 141_500,
+    "imports, % of the code": 8.5,
     "class names used twice": 15,
-    "functions above 60 lines": 12,
+    "functions above 60 lines": 11,
     "docstrings that open with Give": 0,
 }
 
