@@ -122,7 +122,7 @@ class _Job:
 
     def __init__(self, client: Client, command: _Command, patience: timedelta) -> None:
         self._home = StateHome.of("recovery", client)
-        self._admin = Admin(client)
+        self._client, self._admin = client, Admin(client)
         self._command = command
         self._patience = patience.total_seconds()
 
@@ -187,7 +187,7 @@ class _Job:
         return int(found[1])
 
     def _jobs(self) -> list[JobStanding]:
-        return self._admin.jobs() if self._admin.is_headrace() else []
+        return self._admin.jobs() if self._client.is_headrace() else []
 
 
 class _Command:

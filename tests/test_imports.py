@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,9 @@ MAY_IMPORT_SPARK = {"spark", "cli"}
 
 MODULES = sorted(ROOT.rglob("*.py"))
 
+#: The classes of one fluent interface, which give each other.
+STREAMS = "headrace.streams"
+
 
 def part_of(module: Path) -> str:
     """The package of a module below ``headrace``, or its own name at the top."""
@@ -122,6 +126,36 @@ def test_modules_import_only_what_stands_below_them() -> None:
         and (above := parts_imported(module) - BOTTOM - MAY_IMPORT.get(part, set()) - {part})
     }
     assert found == {}
+
+
+def test_no_modules_know_each_other_in_a_circle() -> None:
+    """Not by types either."""
+    names = {name_of(module) for module in MODULES}
+    known = {
+        node: {node_of(one) for one in modules_imported(module, names)} - {node}
+        for module in MODULES
+        if (node := node_of(name_of(module))) != STREAMS
+    }
+    TopologicalSorter(known).prepare()
+
+
+def modules_imported(module: Path, known: set[str]) -> Iterator[str]:
+    """What a module takes its names from: a module of a package is not the package."""
+    names = imported(module)
+    for name in names:
+        if name in known and not any(each.rpartition(".")[0] == name for each in names):
+            yield name
+        elif name not in known and name.rpartition(".")[0] in known:
+            yield name.rpartition(".")[0]
+
+
+def name_of(module: Path) -> str:
+    name = ".".join(("headrace", *module.relative_to(ROOT).with_suffix("").parts))
+    return name.removesuffix(".__init__")
+
+
+def node_of(name: str) -> str:
+    return STREAMS if name.startswith(STREAMS) else name
 
 
 def test_spark_is_imported_by_the_spark_package_only() -> None:

@@ -43,8 +43,7 @@ from headrace.connect.connectors.http._server import Arrival
 from headrace.connect.connectors.http.source import Journal, JournaledInbox
 from headrace.connect.coordination import Cluster as WorkerCluster
 from headrace.connect.hosts.channel import Serving
-from headrace.connect.hosts.control import HostControl
-from headrace.connect.hosts.life import Life, RunningUnit
+from headrace.connect.hosts.life import HostControl, Life, RunningUnit
 from headrace.connect.hosts.outside import OutsideValues
 from headrace.connect.lifecycle import Failed
 from headrace.connect.log import TopicUsed
@@ -500,8 +499,8 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "connect/data/engine.py": "the worker hears that the task's query has ended",
     "connect/data/jobs.py": IN_PROCESSES,
     "connect/data/process.py": "as where the engine's process ends: tests of the data plane",
-    "connect/hosts/control.py": IN_PROCESSES,
     "connect/hosts/host.py": "tests/connect/hosts/test_sharing.py",
+    # What listens to the worker ends its process, as those above.
     "connect/hosts/life.py": ("headrace-probe",),
     "connect/hosts/outside.py": ("headrace-outside",),
     "connect/hosts/process_host.py": "tests/connect/hosts/test_crashes.py",

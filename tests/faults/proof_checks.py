@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from headrace.client import Admin, Client, MessageQueue
+from headrace.client import Client, MessageQueue
 from headrace.keys import key_from_properties
 from headrace.protocol.transactions import CommitReader, CommitRecord, Verdict, commit_in
 from headrace.topology import Topology
@@ -99,7 +99,7 @@ class BankChecker:
         self, client: Client, names: Names, topology: Topology, *, journal: bool = False
     ) -> None:
         #: Whether the protocol is that for RocketMQ, which other brokers serve as well.
-        self.journal = journal or not Admin(client).is_headrace()
+        self.journal = journal or not client.is_headrace()
         self._log = CommitReader()
         #: Valid records of which, on RocketMQ, it is not known yet whether they are published.
         self._waiting: list[CommitRecord] = []

@@ -63,7 +63,7 @@ def settle(rig: Rig, driver: LocalDriver) -> int:
     """Catch up; how many batches there were."""
     batches, quiet = 0, 0
     # A RocketMQ broker shows what it was sent a moment later.
-    while quiet < (1 if Admin(rig.client).is_headrace() else 3):
+    while quiet < (1 if rig.client.is_headrace() else 3):
         more = driver.catch_up()
         batches, quiet = batches + more, 0 if more else quiet + 1
     return batches
@@ -101,7 +101,7 @@ def test_job_goes_on_between_publish_and_read(rig: Rig) -> None:
         driver.commit(driver.process())
         assert driver.record.counters["records_in"] == 4
     with LocalDriver(rig.namesrv, rig.folder, job=topology) as driver:
-        if Admin(rig.client).is_headrace():
+        if rig.client.is_headrace():
             # One batch is staged and never committed: what it read is read again.
             driver.process()
     with LocalDriver(rig.namesrv, rig.folder, job=topology) as driver:

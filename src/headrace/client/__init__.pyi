@@ -14,6 +14,7 @@ from .blocking import (
 from .client import (
     AsyncClient as AsyncClient,
     ClientStatistics as ClientStatistics,
+    MessageQueue as MessageQueue,
 )
 from .deliveries import (
     DEAD_LETTER as DEAD_LETTER,
@@ -54,7 +55,6 @@ from .pulling import (
 )
 from .push import AsyncPushConsumer as AsyncPushConsumer
 from .push_options import (
-    MessageQueue as MessageQueue,
     PushOptions as PushOptions,
     PushStatistics as PushStatistics,
 )

@@ -43,8 +43,8 @@ from headrace.watched import OnFailure, watched_task
 if TYPE_CHECKING:
     from headrace.client._listening import Heard
     from headrace.client.client import AsyncClient
-    from headrace.client.push_options import MessageQueue
     from headrace.protocol.messages import StoredMessage
+    from headrace.protocol.routes import MessageQueue
 
 
 # What one queue's reader has got and not processed yet; no I/O.
@@ -57,7 +57,7 @@ class ProcessQueue:
 
     Examples
     --------
-    >>> from headrace.client.push_options import MessageQueue
+    >>> from headrace.client import MessageQueue
     >>> from headrace.protocol.messages import StoredMessage
     >>> queue = ProcessQueue(MessageQueue("lines", "broker-a", 0), 7)
     >>> queue.add([StoredMessage(topic="lines", queue_offset=n) for n in (7, 8, 9)], 10)

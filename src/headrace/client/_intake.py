@@ -19,8 +19,8 @@ from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.client.pulling import AsyncPullConsumer
-    from headrace.client.push_options import MessageQueue
     from headrace.protocol.messages import StoredMessage
+    from headrace.protocol.routes import MessageQueue
 
 
 logger = logging.getLogger("headrace.client")

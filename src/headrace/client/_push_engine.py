@@ -27,13 +27,13 @@ from headrace.client._sharing import Sharing, Start, first_offset
 from headrace.client.groups import PullSize
 from headrace.client.membership import MemberRole, Membership, host_name, new_client_id
 from headrace.client.pulling import AsyncPullConsumer
-from headrace.client.push_options import MessageQueue, PushOptions, PushStatistics
+from headrace.client.push_options import PushOptions, PushStatistics
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.private import owners_folder
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult, retry_topic
-from headrace.protocol.routes import JsonBody, QueueRef, dumps, loads
+from headrace.protocol.routes import JsonBody, MessageQueue, QueueRef, dumps, loads
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:

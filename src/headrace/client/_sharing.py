@@ -14,8 +14,8 @@ from headrace.watched import OnFailure, watched_task
 if TYPE_CHECKING:
     from headrace.client.membership import Membership
     from headrace.client.pulling import AsyncPullConsumer
-    from headrace.client.push_options import MessageQueue
     from headrace.client.settings import ClientSettings
+    from headrace.protocol.routes import MessageQueue
 
 
 logger = logging.getLogger("headrace.client")

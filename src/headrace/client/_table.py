@@ -17,9 +17,9 @@ from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.client.push_options import MessageQueue
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.layout import Int64s
+    from headrace.protocol.routes import MessageQueue
 
 
 # A hash index from keys to rows, in arrays: no Python object per key; no I/O.
@@ -227,7 +227,7 @@ class KeyedRows:
 
     Examples
     --------
-    >>> from headrace.client.push_options import MessageQueue
+    >>> from headrace.client import MessageQueue
     >>> from headrace.protocol.columns import decode_columns
     >>> from headrace.protocol.records import encode_records
     >>> block = encode_records("t", 0, [b"1", b"2", b""], [b"KEYS\x01a\x02"] * 2 + [b"KEYS\x01b\x02"])

@@ -19,12 +19,10 @@ from headrace.client.lag import (
     group_lag,
 )
 from headrace.client.pulling import AsyncPullConsumer, topic_fields, whole_milliseconds
-from headrace.client.push_options import MessageQueue
 from headrace.durations import format_duration
 from headrace.errors import (
     ConfigurationError,
     NotFoundError,
-    RequestNotSupportedError,
     RequestTimeoutError,
     TopicNotFoundError,
 )
@@ -40,7 +38,7 @@ from headrace.protocol.groups import (
 )
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import decode_offset_id
-from headrace.protocol.routes import ClusterInfo, TopicConfig, TopicList, dumps, loads
+from headrace.protocol.routes import ClusterInfo, MessageQueue, TopicConfig, TopicList, dumps, loads
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -350,14 +348,6 @@ class AsyncAdmin(GroupAdministration):
         pairs = (line.partition("=") for line in lines)
         return {name.strip(): value.strip() for name, _, value in pairs if value}
 
-    async def is_headrace(self, broker: str | None = None) -> bool:
-        """Tell whether a broker commits whole batches as one unit; by default, whether a cluster does.
-
-        A unit is on one broker: no cluster of several commits one, whichever kind they are.
-        """
-        there = (await self.client.cluster_info()).broker_addr_table if broker is None else [broker]
-        return len(there) == 1 and await self._has_capabilities(*there)
-
     # Messages
 
     async def message(self, queue: MessageQueue, offset: int) -> StoredMessage:
@@ -427,7 +417,7 @@ class AsyncAdmin(GroupAdministration):
         """List the jobs whose commits embedded brokers keep, with where they stand."""
         found: list[JobStanding] = []
         for broker in await self.client.brokers():
-            if await self._has_capabilities(broker):
+            if await self.client.is_headrace(broker):
                 answer = await self.client.ask_broker(
                     broker, lambda: Command(RequestCode.LIST_JOBS)
                 )
@@ -435,13 +425,6 @@ class AsyncAdmin(GroupAdministration):
         return sorted(found, key=lambda job: job.commit_topic)
 
     # Inside
-
-    async def _has_capabilities(self, broker: str) -> bool:
-        try:
-            await self.client.ask_broker(broker, lambda: Command(RequestCode.HEADRACE_CAPABILITIES))
-        except RequestNotSupportedError:
-            return False
-        return True
 
     async def _brokers_of(self, topic: str) -> list[str]:
         route = await self.client.route(topic, refresh=True)

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headrace.client._listening import Listener
-    from headrace.client.push_options import MessageQueue, PushOptions
+    from headrace.client.push_options import PushOptions
     from headrace.client.settings import ClientSettings
     from headrace.client.transactions import Check, Transaction
     from headrace.protocol.messages import Message
+    from headrace.protocol.routes import MessageQueue
 
 
 # One background event loop per process, on which the blocking face runs the async one.
@@ -347,6 +348,7 @@ class Client(Twin[AsyncClient]):
     cluster_info = blocking(AsyncClient.cluster_info)
     brokers = blocking(AsyncClient.brokers)
     broker_address = blocking(AsyncClient.broker_address)
+    is_headrace = blocking(AsyncClient.is_headrace)
     expect = same(AsyncClient.expect)
     forget_route = same(AsyncClient.forget_route)
     statistics = same(AsyncClient.statistics)
@@ -555,7 +557,6 @@ class Admin(Twin[AsyncAdmin]):
     cluster_info = blocking(AsyncAdmin.cluster_info)
     broker_status = blocking(AsyncAdmin.broker_status)
     broker_config = blocking(AsyncAdmin.broker_config)
-    is_headrace = blocking(AsyncAdmin.is_headrace)
     message = blocking(AsyncAdmin.message)
     message_by_id = blocking(AsyncAdmin.message_by_id)
     messages_by_key = blocking(AsyncAdmin.messages_by_key)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from headrace.backoff import Backoff
 from headrace.client._connection import Session
-from headrace.client.push_options import MessageQueue
 from headrace.client.settings import ClientSettings, parse_addresses
 from headrace.errors import (
     BrokerError,
@@ -19,6 +18,7 @@ from headrace.errors import (
     HeadraceError,
     NotFoundError,
     NotPrimaryError,
+    RequestNotSupportedError,
     RequestTimeoutError,
     TopicNotFoundError,
     broker_error,
@@ -26,7 +26,13 @@ from headrace.errors import (
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command, request_name
 from headrace.protocol.replication import PRIMARY
-from headrace.protocol.routes import LOGICAL_BROKER, ClusterInfo, TopicRoute, loads
+from headrace.protocol.routes import (
+    LOGICAL_BROKER,
+    ClusterInfo,
+    MessageQueue as MessageQueue,  # noqa: PLC0414
+    TopicRoute,
+    loads,
+)
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -428,6 +434,21 @@ class AsyncClient(Openable):
         return found
 
     # Inside
+
+    async def is_headrace(self, broker: str | None = None) -> bool:
+        """Tell whether a broker commits whole batches as one unit; by default, whether a cluster does.
+
+        A unit is on one broker: no cluster of several commits one, whichever kind they are.
+        """
+        there = (await self.cluster_info()).broker_addr_table if broker is None else [broker]
+        return len(there) == 1 and await self._has_capabilities(*there)
+
+    async def _has_capabilities(self, broker: str) -> bool:
+        try:
+            await self.ask_broker(broker, lambda: Command(RequestCode.HEADRACE_CAPABILITIES))
+        except RequestNotSupportedError:
+            return False
+        return True
 
     async def _expected_queues(
         self, topic: str, for_: Literal["read", "write"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headrace.client.client import AsyncClient
-    from headrace.client.push_options import MessageQueue
+    from headrace.protocol.routes import MessageQueue
 
 
 # Reading a queue for ever, one pull behind the other.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from headrace.client.client import AsyncClient
-    from headrace.client.push_options import MessageQueue
+    from headrace.protocol.routes import MessageQueue
 
 
 # Where queues, groups and jobs stand, as the administration shows it.
@@ -103,7 +103,7 @@ class GroupLag:
 
     Examples
     --------
-    >>> from headrace.client.push_options import MessageQueue
+    >>> from headrace.client import MessageQueue
     >>> queue = MessageQueue("lines", "broker-a", 0)
     >>> lag = GroupLag("readers", {queue: QueueLag(3, 0, 10, timedelta(seconds=5))})
     >>> lag.total, lag.behind

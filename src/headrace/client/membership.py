@@ -26,7 +26,7 @@ from headrace.protocol.routes import dumps, loads
 
 if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
-    from headrace.client.push_options import MessageQueue
+    from headrace.protocol.routes import MessageQueue
 
 
 _numbers = itertools.count(1)

@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from headrace.client.client import Openable
-from headrace.client.push_options import MessageQueue
 from headrace.errors import (
     ConfigurationError,
     MessageTooLargeError,
@@ -31,6 +30,7 @@ from headrace.protocol.messages import (
     encode_batches,
 )
 from headrace.protocol.properties import KEYS, UNIQ_KEY, UniqueKeys
+from headrace.protocol.routes import MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 
     from headrace.client.client import AsyncClient
-    from headrace.client.push_options import MessageQueue
+    from headrace.protocol.routes import MessageQueue
 
 
 # Making topics and groups on brokers.

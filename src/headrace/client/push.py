@@ -17,8 +17,8 @@ from headrace.protocol.groups import ALL_TAGS, retry_topic
 
 if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
-    from headrace.client.push_options import MessageQueue
     from headrace.protocol.messages import StoredMessage
+    from headrace.protocol.routes import MessageQueue
 
 
 logger = logging.getLogger("headrace.client")

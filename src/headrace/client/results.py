@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.client.client import AsyncClient
-    from headrace.client.push_options import MessageQueue
     from headrace.protocol.frames import Command
+    from headrace.protocol.routes import MessageQueue
 
 
 class PullStatus(enum.Enum):
@@ -304,9 +304,7 @@ class CommittedReading:
         return self._shows_parts
 
     async def _commits_units(self) -> bool:
-        from headrace.client.admin import AsyncAdmin
-
-        return await AsyncAdmin(self._client).is_headrace()
+        return await self._client.is_headrace()
 
     async def _begin(self, run: _MessageRun, result: PullResult) -> _QueueReading:
         """Begin to read a queue: find out what stands before that place."""

@@ -21,8 +21,8 @@ from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
-    from headrace.client.push_options import MessageQueue
     from headrace.protocol.columns import MessageColumns
+    from headrace.protocol.routes import MessageQueue
 
 
 logger = logging.getLogger("headrace.client")

@@ -26,8 +26,8 @@ from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
-    from headrace.client.push_options import MessageQueue
     from headrace.protocol.messages import Message, StoredMessage
+    from headrace.protocol.routes import MessageQueue
 
 
 logger = logging.getLogger("headrace.client")

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from headrace.columns.expressions import Name, Node
 from headrace.columns.functions import evaluate
-from headrace.columns.schema import WIDE
+from headrace.columns.schema import WIDE, Schema
+from headrace.columns.values import ColumnValues, python_values
 
 #: ``total`` is a sum of updates, which is null again when its last value is taken back.
 Kind = Literal["count", "sum", "min", "max", "avg", "total"]
@@ -234,3 +235,57 @@ def negated(cells: Partials, ways: Sequence[str]) -> Partials:
 
 def _turned(column: pa.Array) -> pa.Array:
     return pa.array([None if v is None else -Decimal(v) for v in column.to_pylist()], WIDE)
+
+
+def _cells(way: str, values: list[Any]) -> list[Any]:
+    if way == "count":
+        return [int(value is not None) for value in values]
+    if way == "sum":
+        return [int(value) if isinstance(value, bool) else value for value in values]
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class CellsOf:
+    """A function that returns the cells of records, one row of cells for each.
+
+    Examples
+    --------
+    >>> from headrace.columns import Schema, col
+    >>> from headrace.columns.aggregates import ColumnMeasure
+    >>> mean = ColumnMeasure("avg", col("value").node)
+    >>> cells = CellsOf(Schema.of(int), (ColumnMeasure("count"), mean), ())
+    >>> cells(3), cells.of_many([4, 5]), cells.result((2, 9, 2))
+    ((1, 3, 1), [(1, 4, 1), (1, 5, 1)], {'count': 2, 'avg_value': 4.5})
+    """
+
+    #: Of the records.
+    schema: Schema
+    measures: tuple[ColumnMeasure, ...]
+    #: Names and types of the columns of the key.
+    keys: tuple[tuple[str, pa.DataType], ...]
+
+    def __call__(self, value: Any) -> tuple[Any, ...]:
+        """Return the cells of one record."""
+        return self.of_many([value])[0]
+
+    def of_many(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return the cells of many records."""
+        batch = values.batch if isinstance(values, ColumnValues) else self.schema.batch(values)
+        columns: list[list[Any]] = []
+        for measure in self.measures:
+            if measure.argument is None:
+                columns.append([1] * len(values))
+                continue
+            found = python_values(evaluate(measure.argument, batch))
+            columns += [_cells(way, found) for way in measure.cells]
+        return list(zip(*columns, strict=True))
+
+    def result(self, cells: Sequence[Any]) -> dict[str, Any]:
+        """Return what merged cells say, by the names of the measures."""
+        results: dict[str, Any] = {}
+        at = 0
+        for measure in self.measures:
+            results[measure.column] = measure.result(cells[at : at + len(measure.cells)])
+            at += len(measure.cells)
+        return results

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, Overflow
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +18,8 @@ import pyarrow.compute as pc
 
 from headrace.columns.expressions import Call, Name, Node, Value
 from headrace.columns.schema import WIDE, Schema, column_of
-from headrace.columns.values import ColumnValues, python_values
+from headrace.columns.values import python_values
 from headrace.spelling import did_you_mean
-
-if TYPE_CHECKING:
-    from headrace.columns.aggregates import ColumnMeasure
-
 
 #: An array, or a scalar that stands for the same value in every row.
 Column = Any
@@ -508,60 +503,3 @@ def types_of(columns: Mapping[str, Node], schema: Schema) -> Schema:
     """Find the types that expressions give, by computing them for no record."""
     batch, _ = exploded(list(columns.items()), schema.without_rows())
     return Schema(tuple(zip(batch.schema.names, batch.schema.types, strict=True)))
-
-
-# Measures of single records, for operators that gather record by record.
-
-
-@dataclass(frozen=True, slots=True)
-class CellsOf:
-    """A function that returns the cells of records, one row of cells for each.
-
-    Examples
-    --------
-    >>> from headrace.columns import Schema, col
-    >>> from headrace.columns.aggregates import ColumnMeasure
-    >>> mean = ColumnMeasure("avg", col("value").node)
-    >>> cells = CellsOf(Schema.of(int), (ColumnMeasure("count"), mean), ())
-    >>> cells(3), cells.of_many([4, 5]), cells.result((2, 9, 2))
-    ((1, 3, 1), [(1, 4, 1), (1, 5, 1)], {'count': 2, 'avg_value': 4.5})
-    """
-
-    #: Of the records.
-    schema: Schema
-    measures: tuple[ColumnMeasure, ...]
-    #: Names and types of the columns of the key.
-    keys: tuple[tuple[str, pa.DataType], ...]
-
-    def __call__(self, value: Any) -> tuple[Any, ...]:
-        """Return the cells of one record."""
-        return self.of_many([value])[0]
-
-    def of_many(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return the cells of many records."""
-        batch = values.batch if isinstance(values, ColumnValues) else self.schema.batch(values)
-        columns: list[list[Any]] = []
-        for measure in self.measures:
-            if measure.argument is None:
-                columns.append([1] * len(values))
-                continue
-            found = python_values(evaluate(measure.argument, batch))
-            columns += [_cells(way, found) for way in measure.cells]
-        return list(zip(*columns, strict=True))
-
-    def result(self, cells: Sequence[Any]) -> dict[str, Any]:
-        """Return what merged cells say, by the names of the measures."""
-        results: dict[str, Any] = {}
-        at = 0
-        for measure in self.measures:
-            results[measure.column] = measure.result(cells[at : at + len(measure.cells)])
-            at += len(measure.cells)
-        return results
-
-
-def _cells(way: str, values: list[Any]) -> list[Any]:
-    if way == "count":
-        return [int(value is not None) for value in values]
-    if way == "sum":
-        return [int(value) if isinstance(value, bool) else value for value in values]
-    return values

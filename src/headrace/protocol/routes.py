@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast, overload
 import msgspec
 from msgspec import field
 
-from headrace.errors import InvalidParameterError, ProtocolError
+from headrace.errors import InvalidParameterError, ProtocolError, SettingsError
 from headrace.protocol.codes import Perm
 
 if TYPE_CHECKING:
@@ -286,6 +286,58 @@ class JsonBody(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
     Tables have many of them, and none holds itself: nobody looks for garbage there.
     """
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker.
+
+    Queues sort by topic, broker and number, as every member of a group must sort them.
+
+    Examples
+    --------
+    >>> queue = MessageQueue("lines", "broker-a", 3)
+    >>> queue.name
+    'lines@broker-a@3'
+    >>> MessageQueue.parse(queue.name) == queue
+    True
+    """
+
+    topic: str
+    #: Name of the broker that holds the queue, not its address.
+    broker: str
+    queue_id: int
+
+    @property
+    def name(self) -> str:
+        """The queue in one word, ``topic@broker@queue-id``."""
+        return f"{self.topic}@{self.broker}@{self.queue_id}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def of_key(cls, key: str) -> MessageQueue:
+        """Read a queue from the key of a table in a JSON body."""
+        ref = QueueRef.of_key(key)
+        return cls(ref.topic, ref.broker_name, ref.queue_id)
+
+    @classmethod
+    def parse(cls, name: str) -> MessageQueue:
+        """Read back a ``name``.
+
+        Raises
+        ------
+        SettingsError
+            If it is not of the form ``topic@broker@queue-id``.
+        """
+        topic, _, rest = name.partition("@")
+        broker, _, queue_id = rest.rpartition("@")
+        if not topic or not broker or not queue_id.isdecimal():
+            raise SettingsError(
+                f"{name!r} is not the name of a queue", hint="write topic@broker@queue-id"
+            )
+        return cls(topic, broker, int(queue_id))
 
 
 class QueueRef(msgspec.Struct, frozen=True, order=True, rename="camel", gc=False):

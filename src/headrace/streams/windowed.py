@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpa
 import pyarrow as pa
 
 from headrace.columns import Schema
-from headrace.columns.functions import CellsOf
+from headrace.columns.aggregates import CellsOf
 from headrace.errors import TopologyError
 from headrace.streams.aggregates import (
     Gathering,

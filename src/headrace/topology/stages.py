@@ -20,7 +20,6 @@ from headrace.topology.operators.core import Source, Through, is_loop
 
 if TYPE_CHECKING:
     from headrace.topology.operators.core import Operator
-    from headrace.topology.validation import Topology
 
 
 # Updates: results that replace earlier ones, and who must take the earlier ones back.
@@ -234,9 +233,8 @@ class StagePlan:
         return self._children[name]
 
 
-def cut_stages(topology: Topology) -> StagePlan:
-    """Cut a topology into stages."""
-    operators = topology.operators
+def cut_stages(operators: Sequence[Operator]) -> StagePlan:
+    """Cut the operators of a topology into stages."""
     shuffled = _shuffled_edges(operators)
     stage_of: dict[str, int] = {}
     for operator in operators:

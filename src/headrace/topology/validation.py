@@ -360,7 +360,7 @@ class Topology:
     @cached_property
     def plan(self) -> StagePlan:
         """The cut into stages."""
-        return cut_stages(self)
+        return cut_stages(self.operators)
 
     @cached_property
     def _by_name(self) -> dict[str, Operator]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.client import Admin, Client, PullConsumer
+from headrace.client import Client, PullConsumer
 from headrace.errors import TopicNotFoundError
 from headrace.protocol.transactions import CommitReader, CommitRecord, Verdict, commit_in
 from headrace.runtime import MemoryStore
@@ -130,7 +130,7 @@ def _states(client: Client, topology: Topology, record: CommitRecord) -> dict[st
     queues = {
         topic: [queue.name for queue in sorted(client.queues(topic))] for topic in topics.values()
     }
-    tags_of = None if Admin(client).is_headrace() else topology.name
+    tags_of = None if client.is_headrace() else topology.name
     reader = StateTopicReader(PullConsumer(client), topics, queues.__getitem__, tags_of)
     stores = {store: MemoryStore() for store in topics}
     for state in record.states:

@@ -14,25 +14,19 @@ as they come through this one, a descriptor with each byte; each is told what is
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import logging
 import os
 import site
-import socket
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from headrace.connect.config.providers import references
 from headrace.connect.converters.base import Converter, HeaderConverter
-from headrace.connect.lifecycle import Cause, HostEvent, ReconfigureAsked
+from headrace.connect.lifecycle import ReconfigureAsked
 from headrace.connect.plugins import (
     Connector,
     ConnectorContext,
@@ -46,13 +40,11 @@ from headrace.connect.predicates.base import Predicate
 from headrace.connect.records import Position, Queue, SinkRecord, position_key
 from headrace.connect.transforms.base import Transform
 from headrace.errors import PluginError
-from headrace.user_lines import user_line
-from headrace.watched import OnFailure, end_process, watched_thread
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config, Masking
     from headrace.connect.hosts.launcher import Told
-    from headrace.connect.hosts.life import Life, RunningUnit
+    from headrace.connect.hosts.life import HostControl, Life, RunningUnit
 
 
 # The contexts that connectors and tasks get in their hosts.
@@ -324,149 +316,3 @@ def _refuse(record: SinkRecord, error: Exception) -> None:
 
 
 # Why a unit failed, in one line: what, where in the user's own code, why.
-
-_LONGEST = 500
-
-
-def first_line(text: str) -> str:
-    r"""Return the first line of a text, cut where it is very long.
-
-    >>> first_line("no\nyes")
-    'no'
-    """
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
-
-
-def cause_of(error: BaseException, who: str, where: str, mask: Callable[[str], str] = str) -> Cause:
-    """Describe an error of plugin code.
-
-    Parameters
-    ----------
-    error
-        What was raised.
-    who
-        The unit: ``task 0 of connector 'orders'``.
-    where
-        What was called: ``poll()``.
-    mask
-        Hides secrets: before anything is cut, as a part of one tells something, too.
-
-    Examples
-    --------
-    >>> cause_of(ValueError("no such table"), "task 0 of connector 'a'", "start()").summary
-    "task 0 of connector 'a' failed in start(): ValueError: no such table"
-    """
-    why = first_line(mask("".join(traceback.format_exception_only(error))))
-    if (text := str(error)) and type(error).__module__ != "builtins":
-        # The module of an error says less than its name and its text.
-        why = f"{type(error).__name__}: {first_line(mask(text))}"
-    # What could not be imported is told by an error of ours, caused by the user's own.
-    line = user_line(error) or (error.__cause__ and user_line(error.__cause__))
-    at = f", at {line}" if line else ""
-    summary = f"{who} failed in {where}: {why}{at}"
-    return Cause(summary, mask("".join(traceback.format_exception(error))))
-
-
-def outage_of(error: BaseException, where: str, mask: Callable[[str], str] = str) -> str:
-    """Say what a unit waits for whose call is tried again.
-
-    >>> outage_of(ConnectionError("nobody answers"), "flush()")
-    'what it reaches, in flush(): nobody answers'
-    """
-    return f"what it reaches, in {where}: {first_line(mask(str(error)))}"
-
-
-def end_of_log(path: Path, most: int = 16_000) -> str:
-    """Return the last lines that a host wrote to its standard output and error."""
-    try:
-        with path.open("rb") as log:
-            log.seek(0, 2)
-            begin = max(0, log.tell() - most)
-            log.seek(begin)
-            text = log.read().decode(errors="replace")
-    except OSError:
-        return ""
-    return text.partition("\n")[2] if begin else text
-
-
-class HostControl:
-    r"""A host's end.
-
-    Parameters
-    ----------
-    connected
-        The socket to the worker.
-    alone
-        Whether the process ends with it.
-
-    Examples
-    --------
-    >>> worker, host = socket.socketpair()
-    >>> with worker, host:
-    ...     HostControl(host).say(ReconfigureAsked())
-    ...     worker.recv(100)
-    b'{"say":"ReconfigureAsked"}\n'
-    """
-
-    def __init__(self, connected: socket.socket, *, alone: bool = True) -> None:
-        self.alone = alone
-        self._socket = connected
-        self._lines = connected.makefile("rb")
-        self._sending = threading.Lock()
-
-    def say(self, event: HostEvent) -> None:
-        """Tell the worker of an event."""
-        self.tell(type(event).__name__, **asdict(event))
-
-    def tell(self, word: str, **more: Any) -> None:
-        """Tell the worker something; one that is gone hears nothing."""
-        line = orjson.dumps({"say": word, **more}) + b"\n"
-        with self._sending, contextlib.suppress(OSError):
-            self._socket.sendall(line)
-
-    def ask(self) -> dict[str, Any]:
-        """Wait for the next message of the worker; end where there is no worker any more.
-
-        Raises
-        ------
-        EOFError
-            Nothing more comes, and others share the process.
-        """
-        try:
-            line = self._lines.readline()
-        except OSError:
-            line = b""
-        if not line:
-            if not self.alone:
-                raise EOFError
-            os._exit(1)
-        message: dict[str, Any] = orjson.loads(line)
-        return message
-
-    def follow(self, hear: Mapping[str, Callable[..., object]], on_failure: OnFailure) -> None:
-        """Go on hearing in a thread of its own; each word has its answer, which must not wait.
-
-        The end of what is heard is a ``stop``.
-        """
-
-        def listen() -> None:
-            with contextlib.suppress(EOFError):
-                while True:
-                    message = self.ask()
-                    hear[message.pop("do")](**message)
-            self._lines.close()
-            hear["stop"]()
-
-        watched_thread(
-            listen,
-            name="headrace-control",
-            on_failure=end_process if self.alone else on_failure,
-        ).start()
-
-    def close(self) -> None:
-        """Say and hear nothing more."""
-        with contextlib.suppress(OSError):
-            # Whoever hears in another thread is woken by that, and not by the end of the descriptor.
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()

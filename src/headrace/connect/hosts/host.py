@@ -29,18 +29,16 @@ from headrace.connect.handling.retrying import Counters, ErrorPolicy, Retrying
 from headrace.connect.hosts.channel import packed, unpacked
 from headrace.connect.hosts.control import (
     CommittedPositions,
-    HostControl,
     HostedConnector,
     add_new_places,
     catalog,
-    cause_of,
     config_of,
     connector_class,
     connector_of,
 )
 from headrace.connect.hosts.keeper import mask_output
 from headrace.connect.hosts.launcher import Told
-from headrace.connect.hosts.life import Life, RunningUnit
+from headrace.connect.hosts.life import HostControl, Life, RunningUnit, cause_of
 from headrace.connect.hosts.outside import OutsideValues
 from headrace.connect.hosts.sink_unit import SinkUnit
 from headrace.connect.hosts.source_unit import SourceUnit

@@ -5,39 +5,41 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import socket
 import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
+import orjson
 
 from headrace.connect.config import Masking
 from headrace.connect.handling.retrying import is_retriable
-from headrace.connect.hosts.control import cause_of, outage_of
 from headrace.connect.levels import set_level
 from headrace.connect.lifecycle import (
     Cause,
     Counted,
     Failed,
     Healthy,
+    HostEvent,
     Started,
     Stopped,
     StopRaised,
     Unhealthy,
     WaitsFor,
 )
-from headrace.user_lines import line_of_stack
-from headrace.watched import watched_thread
+from headrace.user_lines import line_of_stack, user_line
+from headrace.watched import OnFailure, end_process, watched_thread
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config
     from headrace.connect.handling.retrying import Retrying
-    from headrace.connect.hosts.control import HostControl
     from headrace.connect.plugins import Connector, SinkTask, SourceTask
 
 
@@ -103,6 +105,141 @@ def _begin(text: str) -> Begin:
 
 
 # The health probe of a unit: asked every now and then, in a thread that nobody waits for.
+
+
+_LONGEST = 500
+
+
+def first_line(text: str) -> str:
+    r"""Return the first line of a text, cut where it is very long.
+
+    >>> first_line("no\nyes")
+    'no'
+    """
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def cause_of(error: BaseException, who: str, where: str, mask: Callable[[str], str] = str) -> Cause:
+    """Describe an error of plugin code.
+
+    Parameters
+    ----------
+    error
+        What was raised.
+    who
+        The unit: ``task 0 of connector 'orders'``.
+    where
+        What was called: ``poll()``.
+    mask
+        Hides secrets: before anything is cut, as a part of one tells something, too.
+
+    Examples
+    --------
+    >>> cause_of(ValueError("no such table"), "task 0 of connector 'a'", "start()").summary
+    "task 0 of connector 'a' failed in start(): ValueError: no such table"
+    """
+    why = first_line(mask("".join(traceback.format_exception_only(error))))
+    if (text := str(error)) and type(error).__module__ != "builtins":
+        # The module of an error says less than its name and its text.
+        why = f"{type(error).__name__}: {first_line(mask(text))}"
+    # What could not be imported is told by an error of ours, caused by the user's own.
+    line = user_line(error) or (error.__cause__ and user_line(error.__cause__))
+    at = f", at {line}" if line else ""
+    summary = f"{who} failed in {where}: {why}{at}"
+    return Cause(summary, mask("".join(traceback.format_exception(error))))
+
+
+def outage_of(error: BaseException, where: str, mask: Callable[[str], str] = str) -> str:
+    """Say what a unit waits for whose call is tried again.
+
+    >>> outage_of(ConnectionError("nobody answers"), "flush()")
+    'what it reaches, in flush(): nobody answers'
+    """
+    return f"what it reaches, in {where}: {first_line(mask(str(error)))}"
+
+
+class HostControl:
+    r"""A host's end.
+
+    Parameters
+    ----------
+    connected
+        The socket to the worker.
+    alone
+        Whether the process ends with it.
+
+    Examples
+    --------
+    >>> from headrace.connect.lifecycle import ReconfigureAsked
+    >>> worker, host = socket.socketpair()
+    >>> with worker, host:
+    ...     HostControl(host).say(ReconfigureAsked())
+    ...     worker.recv(100)
+    b'{"say":"ReconfigureAsked"}\n'
+    """
+
+    def __init__(self, connected: socket.socket, *, alone: bool = True) -> None:
+        self.alone = alone
+        self._socket = connected
+        self._lines = connected.makefile("rb")
+        self._sending = threading.Lock()
+
+    def say(self, event: HostEvent) -> None:
+        """Tell the worker of an event."""
+        self.tell(type(event).__name__, **asdict(event))
+
+    def tell(self, word: str, **more: Any) -> None:
+        """Tell the worker something; one that is gone hears nothing."""
+        line = orjson.dumps({"say": word, **more}) + b"\n"
+        with self._sending, contextlib.suppress(OSError):
+            self._socket.sendall(line)
+
+    def ask(self) -> dict[str, Any]:
+        """Wait for the next message of the worker; end where there is no worker any more.
+
+        Raises
+        ------
+        EOFError
+            Nothing more comes, and others share the process.
+        """
+        try:
+            line = self._lines.readline()
+        except OSError:
+            line = b""
+        if not line:
+            if not self.alone:
+                raise EOFError
+            os._exit(1)
+        message: dict[str, Any] = orjson.loads(line)
+        return message
+
+    def follow(self, hear: Mapping[str, Callable[..., object]], on_failure: OnFailure) -> None:
+        """Go on hearing in a thread of its own; each word has its answer, which must not wait.
+
+        The end of what is heard is a ``stop``.
+        """
+
+        def listen() -> None:
+            with contextlib.suppress(EOFError):
+                while True:
+                    message = self.ask()
+                    hear[message.pop("do")](**message)
+            self._lines.close()
+            hear["stop"]()
+
+        watched_thread(
+            listen,
+            name="headrace-control",
+            on_failure=end_process if self.alone else on_failure,
+        ).start()
+
+    def close(self) -> None:
+        """Say and hear nothing more."""
+        with contextlib.suppress(OSError):
+            # Whoever hears in another thread is woken by that, and not by the end of the descriptor.
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
 
 class Probe:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import orjson
 
-from headrace.connect.hosts.control import end_of_log
 from headrace.connect.lifecycle import Cause, Exited, Failed, HostEvent, WaitsFor
 from headrace.connect.worker.launching import PluginAnswer
 from headrace.watched import watched_task
@@ -520,3 +519,16 @@ def answer_of(message: dict[str, Any]) -> PluginAnswer:
     if failure := message.get("failure"):
         return PluginAnswer(failure=Cause(**failure))
     return PluginAnswer(value=message.get("value"))
+
+
+def end_of_log(path: Path, most: int = 16_000) -> str:
+    """Return the last lines that a host wrote to its standard output and error."""
+    try:
+        with path.open("rb") as log:
+            log.seek(0, 2)
+            begin = max(0, log.tell() - most)
+            log.seek(begin)
+            text = log.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return text.partition("\n")[2] if begin else text

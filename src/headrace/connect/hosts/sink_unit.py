@@ -23,8 +23,8 @@ from headrace.connect.lifecycle import TopicTouched
 from headrace.connect.records import Queue
 
 if TYPE_CHECKING:
-    from headrace.connect.hosts.control import HostControl
     from headrace.connect.hosts.launcher import Told
+    from headrace.connect.hosts.life import HostControl
     from headrace.connect.plugins import SinkTask
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.connect.config import Config
-    from headrace.connect.hosts.control import HostControl
     from headrace.connect.hosts.launcher import Told
+    from headrace.connect.hosts.life import HostControl
     from headrace.connect.plugins import SourceConnector, SourceTask
 
 

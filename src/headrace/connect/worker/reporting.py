@@ -16,10 +16,10 @@ from headrace.backoff import Backoff
 from headrace.connect.lifecycle import Figures, KafkaState, Phase, Target, UnitState, kafka_state
 
 if TYPE_CHECKING:
-    from headrace.connect.log import ConnectorEntry, StatusSet
+    from headrace.connect.log import ClusterView, ConnectorEntry, StatusSet
     from headrace.connect.naming import UnitId
-    from headrace.connect.worker.launching import UnitCopy
-    from headrace.connect.worker.worker import Worker
+    from headrace.connect.worker.catalog import PluginInspector
+    from headrace.connect.worker.launching import Host, UnitCopy
 
 
 # Restarts: what a request for one means now, and those that the worker makes by itself.
@@ -370,6 +370,20 @@ class Startup:
 _RESTARTING = "RESTARTING"
 
 
+class _Worker(Protocol):
+    name: str
+    catalog: PluginInspector
+    restarts: AutoRestarts
+
+    @property
+    def view(self) -> ClusterView: ...
+    def copies(self) -> list[UnitCopy]: ...
+    @property
+    def is_cut_off(self) -> bool: ...
+    def worker_of(self, connector: str, task: int | None) -> str: ...
+    def host_of(self, unit: UnitId) -> Host | None: ...
+
+
 class Reporter:
     """Puts what a worker knows into the shapes of the REST API.
 
@@ -379,7 +393,7 @@ class Reporter:
         Whose view and copies are told of.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: _Worker) -> None:
         self._worker = worker
 
     def role(self, entry: ConnectorEntry) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.columns.functions import CellsOf
+    from headrace.columns.aggregates import CellsOf
     from headrace.runtime.chunk import Int64s
     from headrace.topology.aggregations import Aggregation
 

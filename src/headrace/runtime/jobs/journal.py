@@ -97,7 +97,7 @@ _SOMEBODY = "a driver"
 def standings(client: Client) -> list[JobStanding]:
     """Return all jobs of a cluster of either kind, by name."""
     admin = Admin(client)
-    booked = {job.record.job: job for job in admin.jobs()} if admin.is_headrace() else {}
+    booked = {job.record.job: job for job in admin.jobs()} if client.is_headrace() else {}
     # Those that have run on several brokers are in the book of none.
     names = {t.removesuffix(_SUFFIX) for t in admin.topics() if t.endswith(_SUFFIX)} | set(booked)
     if not names:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.client import Admin, Client, Jobs, MessageQueue, PullConsumer
+from headrace.client import Client, Jobs, MessageQueue, PullConsumer
 from headrace.errors import RequestTimeoutError, StateError, TopicNotFoundError
 from headrace.keys import EXACT_KEY, KEYS
 from headrace.private import owners_folder
@@ -210,7 +210,7 @@ def commits_units(client: Client, job: str) -> bool:
 
     Those of a job that has run on several are none, also while only one of them is seen.
     """
-    if not Admin(client).is_headrace():
+    if not client.is_headrace():
         return False
     topic = commit_topic(job)
     try:

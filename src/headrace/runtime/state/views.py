@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import pyarrow as pa
 
 from headrace import serdes
-from headrace.columns.functions import CellsOf
+from headrace.columns.aggregates import CellsOf
 from headrace.errors import DeserializationError, SerializationError, StateError
 from headrace.keys import encode_key
 from headrace.runtime.aggregates.algebras import algebra_of
