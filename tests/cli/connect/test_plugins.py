@@ -8,7 +8,6 @@ import pytest
 
 from tests.cli.connect.commands import Commands
 from tests.cli.connect.test_status import picture
-from tests.connect.fakes.plugins import FILE_SOURCE
 
 
 def test_plugins_are_listed_with_why_one_cannot_be_used(
@@ -37,7 +36,7 @@ def test_keys_of_a_plugin_are_a_table(run: Commands) -> None:
 
 
 def test_a_plugin_that_is_not_there_is_guessed(run: Commands) -> None:
-    assert run.refused("plugins", "file-sorce").endswith(f"→ did you mean '{FILE_SOURCE}'?")
+    assert run.refused("plugins", "file-sorce").endswith("→ did you mean 'file-source'?")
 
 
 def test_a_right_config_is_taken(run: Commands) -> None:

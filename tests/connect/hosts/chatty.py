@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
 
 from headrace.connect import Config, SinkConnector, SinkRecord, SinkTask
@@ -36,12 +38,21 @@ class ChattyConnector(SinkConnector):
 
 
 class LoudTask(ChattyTask):
-    """Prints a mebibyte whenever it is asked how it is."""
+    """Prints a mebibyte every ten milliseconds, once it was asked how it is."""
+
+    _printing: threading.Thread | None = None
 
     def healthy(self) -> bool:
-        """Print, and be well."""
-        print("loud" * (1 << 18) + " enough")
+        """Begin to print, and be well."""
+        if self._printing is None:
+            self._printing = threading.Thread(target=self._print, daemon=True)
+            self._printing.start()
         return True
+
+    def _print(self) -> None:
+        while True:
+            print("loud" * (1 << 18) + " enough", flush=True)
+            time.sleep(0.01)
 
 
 class LoudConnector(ChattyConnector):

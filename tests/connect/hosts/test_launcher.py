@@ -564,7 +564,7 @@ async def test_output_of_a_unit_and_of_its_last_generation_is_kept(tmp_path: Pat
 @on_loop
 async def test_a_log_that_has_grown_long_is_cut_while_its_host_runs_on(tmp_path: Path) -> None:
     log = tmp_path / "run" / "logs" / "chaos.task-0.1.log"
-    async with launcher_in(tmp_path, probe_interval=0.02) as launcher:
+    async with launcher_in(tmp_path, probe_interval=0.3) as launcher:
         loud = "tests.connect.hosts.chatty:LoudConnector"
         host, heard = await launched(launcher, role="sink", connector_class=loud)
         await heard.first(Started)
