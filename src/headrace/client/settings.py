@@ -47,7 +47,7 @@ class ClientSettings:
     lock_interval: timedelta = timedelta(seconds=20)
     #: Largest message that is sent, in bytes, and largest batch.
     max_message_size: int = 4 * _MIB
-    #: Size that the requests of ``Producer.send_many`` and ``send_columns`` are filled to, in bytes.
+    #: Bytes that the requests of ``Producer.send_many`` and ``send_columns`` are filled up to.
     batch_size: int = _MIB
     #: Largest frame that is read, in bytes; a pull must not ask for more than this.
     max_frame_size: int = 64 * _MIB
