@@ -73,17 +73,17 @@ class AggregateColumns(Operator):
     stateful: ClassVar[bool] = True
     takes_back: ClassVar[bool] = True
 
-    #: Of the records that come in.
+    #: Columns of the records that come in.
     schema: Schema
     #: Names of the columns of the key.
     keys: tuple[str, ...]
     measures: tuple[ColumnMeasure, ...]
-    #: Of what it gives: the columns of the key, then the measures.
+    #: Columns of its results: those of the key, then the measures.
     results: Schema
     key_serde: Serde[Any]
-    #: Of the cells of a group, as they lie in the state store and travel after combining.
+    #: Writes a group's cells, as they lie in the state store and travel after combining.
     state_serde: Serde[Any]
-    #: Of records that travel uncombined.
+    #: Writes records that travel uncombined.
     value_serde: Serde[Any]
     #: The last measure counts the records of a group, which is gone when none is left.
     of_updates: bool = False

@@ -44,7 +44,7 @@ class Branch(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output(Operator):
-    """Sends on what its parent sends to an output with a name."""
+    """Sends on what its parent sends to a named output."""
 
     label: ClassVar[str] = "output"
 
@@ -64,7 +64,7 @@ class Repartition(Operator):
     value_serde: Serde[Any]
     #: Records have no keys and are spread evenly.
     evenly: bool = False
-    #: So many of the job's partitions take records; None for all.
+    #: How many of the job's partitions take records; None for all.
     partitions: int | None = None
 
     @property

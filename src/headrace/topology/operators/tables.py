@@ -136,7 +136,7 @@ class WindowJoin(TimedJoin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionJoin(TimedJoin):
-    """Joins records of one session: no two of its neighbours are more than ``gap`` ms apart."""
+    """Joins the records of a session, whose neighbours are at most ``gap`` ms apart."""
 
     gap: int
 
@@ -205,7 +205,7 @@ class KeepTable(Operator):
     update_ports: ClassVar[tuple[int, ...]] = (0,)
 
     key_serde: Serde[Any]
-    #: Of values on their way, None included.
+    #: Writes values on their way, None included.
     value_serde: Serde[Any]
 
     def input_serde(self, port: int) -> Serde[Any]:
@@ -300,7 +300,7 @@ class TableJoin(_TwoSided):
 class ForeignKeyRequests(Operator):
     """Sends each row of a table to the key that it refers to: (own key, row) pairs.
 
-    When a row refers to another key than before, the old place gets word, too.
+    When a row refers to another key than before, the old key is told, too.
     """
 
     label: ClassVar[str] = "foreign_key"
@@ -309,7 +309,7 @@ class ForeignKeyRequests(Operator):
     changes_key: ClassVar[bool] = True
 
     key_serde: Serde[Any]
-    #: Of the rows, None included.
+    #: Writes the rows, None included.
     value_serde: Serde[Any]
     selector: Callable[..., Any]
 
@@ -331,7 +331,7 @@ class ForeignKeyJoin(_TwoSided):
     changes_key: ClassVar[bool] = True
 
     kind: LookupKind
-    #: Of the rows that refer, as they lie in the requests and in the state.
+    #: Writes the rows that refer, as they lie in the requests and in the state.
     row_serde: Serde[Any]
 
     @property

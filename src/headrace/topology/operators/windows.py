@@ -33,7 +33,7 @@ class WindowAggregate(Operator):
     refuses_updates: ClassVar[bool] = True
 
     aggregation: Aggregation
-    #: Of the records that travel one by one.
+    #: Writes the records that travel one by one.
     value_serde: Serde[Any]
     emit: WindowEmit = "close"
     #: How much longer than its end a window stays open, and how much later a record may come, ms.
