@@ -71,7 +71,9 @@ def broker(
     ] = None,
     disk_watermark: Annotated[
         float,
-        typer.Option(metavar="SHARE", help="The oldest are deleted while the disk is fuller."),
+        typer.Option(
+            metavar="SHARE", help="The oldest are deleted while the disk is fuller than this."
+        ),
     ] = 0.9,
     compaction: Annotated[
         list[str] | None,

@@ -61,7 +61,7 @@ class LoopCaller(Protocol):
 
 
 class _Call(Generic[T]):
-    """One coroutine on its way through the loop, awaited by a thread.
+    """A coroutine on its way through the loop, awaited by a thread.
 
     A bare lock costs a third of what a ``concurrent.futures.Future`` with its condition costs.
     """

@@ -73,7 +73,7 @@ _MIB = 1024 * 1024
 class GroupOptions:
     """Options of a group consumer."""
 
-    #: Where to begin in a queue of which the group has no offset.
+    #: Where to begin in a queue for which the group has no offset.
     start: Start = "last"
     #: Whether offsets are committed by themselves, of what ``poll`` returned before its last call.
     auto_commit: bool = True

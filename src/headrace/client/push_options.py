@@ -30,7 +30,7 @@ class PushOptions:
     2147483647
     """
 
-    #: Where to begin in a queue of which the group has no offset.
+    #: Where to begin in a queue for which the group has no offset.
     start: Start = "last"
     #: Process each queue's messages one after the other, by one member at a time.
     orderly: bool = False
@@ -62,7 +62,7 @@ class PushOptions:
     committed: bool = False
     #: How long ``close`` waits for the messages that are worked on.
     stop_timeout: timedelta = timedelta(seconds=30)
-    #: Broadcasting: where offsets are kept; None: where RocketMQ's Java clients keep theirs.
+    #: File of a broadcasting member's offsets; None: where RocketMQ's Java clients keep theirs.
     offsets_file: Path | None = None
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.topology.operators.core import Operator
 
 
-# Updates: results that replace earlier ones, and who must take the earlier ones back.
+# Updates: results that replace earlier ones, and operators that must take those back.
 #
 # How often an operator of ``emit="update"`` speaks depends on how records are cut into batches.  A
 # table that holds the last value of each key does not mind; an operator that adds values up does.

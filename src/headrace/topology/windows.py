@@ -197,7 +197,7 @@ def count_window(size: int) -> CountWindows:
     """
     given: object = size
     if not isinstance(given, int) or given < 1:
-        raise TopologyError(f"a window of {size!r} records is none", hint="count at least 1 record")
+        raise TopologyError(f"a window cannot have {size!r} records", hint="count at least 1")
     return CountWindows(size)
 
 

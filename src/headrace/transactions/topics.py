@@ -371,7 +371,7 @@ def _listed(values: Iterable[Any]) -> Sequence[Any]:
     return values if isinstance(values, list | tuple) else list(values)
 
 
-# Kinds of components, derived from what they are and from who subscribes to them.
+# Kinds of components, derived from what they are and from their subscribers.
 
 Kind = Literal["spout", "non-stateful bolt", "stateful bolt", "end bolt"]
 """The kind of a component; an end bolt may be a stateful bolt, too."""

@@ -100,7 +100,7 @@ class Channel:
         self._stalled = stalled
 
     def tell(self, word: Word) -> None:
-        """Tell the supervisor something; one that is gone hears nothing."""
+        """Tell the supervisor something, unless it is gone."""
         with contextlib.suppress(OSError):
             self._socket.sendall(f"{word}\n".encode())
 

@@ -148,7 +148,7 @@ class Child:
         return words
 
     def tell(self, word: Word) -> None:
-        """Tell it something; one that is gone hears nothing."""
+        """Tell it something, unless it is gone."""
         self.told.add(word)
         with contextlib.suppress(OSError):
             self.socket.sendall(f"{word}\n".encode())
@@ -317,7 +317,7 @@ class Restarts:
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: A standby is started when its driver has committed, or after so long without input, s.
+#: A standby is started when its driver has committed, or after this time without input, s.
 _STANDBY_AFTER = 15.0
 
 

@@ -65,7 +65,7 @@ class _Component(Operator):
         return False
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         tasks = "1 task" if self.parallelism == 1 else f"{self.parallelism} tasks"
         return [type(self.component).__name__, tasks]
 
@@ -102,7 +102,7 @@ class Tuples(Operator):
     key_field: str | None = None
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         names = self.fields if self.key_field is None else (self.key_field, *self.fields)
         return [f"fields {', '.join(names)}"]
 
@@ -131,7 +131,7 @@ class Subscription(Operator):
     fields: tuple[str, ...]
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         by = [self.fields[place] for place in self.grouping.fields]
         shown = f"{self.grouping.kind} grouping" + (f" by {', '.join(by)}" if by else "")
         return [shown] if self.stream == "default" else [f"stream {self.stream}", shown]

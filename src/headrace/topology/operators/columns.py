@@ -32,7 +32,7 @@ class Select(Operator):
     columns: tuple[tuple[str, Node], ...]
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [_shown(self.columns)]
 
 
@@ -46,7 +46,7 @@ class WhereColumns(Operator):
     condition: Node
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [str(self.condition)]
 
 
@@ -61,7 +61,7 @@ class GroupBy(Operator):
     columns: tuple[tuple[str, Node], ...]
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [_shown(self.columns)]
 
 
@@ -99,7 +99,7 @@ class AggregateColumns(Operator):
         return self.value_serde
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [", ".join(f"{one.column} = {one}" for one in self.shown), "emit update"]
 
     @property
@@ -118,5 +118,5 @@ class WindowRows(Operator):
     results: Schema
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [", ".join(self.results.names)]

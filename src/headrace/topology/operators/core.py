@@ -110,7 +110,7 @@ class Operator:
         raise NotImplementedError(f"operator {self.name} takes nothing through a shuffle: {port}")
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return []
 
     @property
@@ -167,7 +167,7 @@ class Source(Operator):
         return topic in self.topics
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         facts = [f"reads {', '.join(self.shown_topics)}", f"deserializer {self.deserializer!r}"]
         if self.timestamp != "message":
             facts.append("time by the wall clock" if self.timestamp == "wall" else "time selected")
@@ -283,7 +283,7 @@ class Aggregate(Operator):
         return self.aggregation.value_serde
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         row = [str(self.aggregation)] if self.aggregation.parts else []
         return [*row, f"emit {self.emit}", f"state {self.state_serde!r}"]
 
@@ -308,9 +308,9 @@ class Sink(Operator):
     choose: RecordFunction | None = None
     #: What it may choose from.
     choices: tuple[str, ...] = ()
-    #: Gives the message's key, where that is not the record's.
+    #: Returns the message's key, where that is not the record's.
     message_key: RecordFunction | None = None
-    #: Gives the number of the message's queue, where the key does not decide.
+    #: Returns the number of the message's queue, where the key does not decide.
     queue_number: RecordFunction | None = None
 
     @property
@@ -324,7 +324,7 @@ class Sink(Operator):
         return self.choices or (self.topic,)
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"writes {' or '.join(self.topics)}", f"serializer {self.serializer!r}"]
 
 
@@ -406,7 +406,7 @@ class FeedSink(Sink):
         return (self.topic,) if self.topic else ()
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"writes {self.topic or 'the topics that records name'}"]
 
 
@@ -422,7 +422,7 @@ class MessageSource(Source):
     of: int = 1
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         shown = [f"reads {', '.join(self.shown_topics)}"]
         return shown if self.of == 1 else [*shown, f"share {self.number} of {self.of}"]
 
@@ -491,7 +491,7 @@ class Through(Sink):
         return self.value_serde
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"writes {self.topic}", f"serde {self.value_serde!r}"]
 
 
@@ -505,7 +505,7 @@ class ThroughSource(Source):
     keyed: bool = True
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"reads {', '.join(self.topics)}"]
 
 

@@ -37,7 +37,7 @@ class Branch(Operator):
     default: str
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         names = [name for name, _ in self.predicates]
         return [f"to {', '.join(names)}, else {self.default}"]
 
@@ -49,7 +49,7 @@ class Output(Operator):
     label: ClassVar[str] = "output"
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"output {self.output}"]
 
 
@@ -78,7 +78,7 @@ class Repartition(Operator):
         return self.value_serde
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         how = ["evenly"] if self.evenly else []
         return how if self.partitions is None else [*how, f"to {self.partitions} partitions"]
 
@@ -95,5 +95,5 @@ class MapAsync(Operator):
     max_in_flight: int = 100
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"{self.max_in_flight} in flight"]

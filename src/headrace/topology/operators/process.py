@@ -71,7 +71,7 @@ class KeyedProcess(Process):
         return math.gcd(*timers, *kept)
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [*map(str, self.states), *map(str, self.timers)]
 
 
