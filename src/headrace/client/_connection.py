@@ -225,12 +225,12 @@ class BrokerConnection(asyncio.Protocol):
 
 
 def _limit_silence(connected: Any, seconds: float) -> None:
-    """Have the system end a connection whose other end takes nothing for so many seconds.
+    """Have the system end a connection whose other end takes nothing for ``seconds``.
 
     Otherwise it retries for a quarter of an hour, with longer and longer pauses, and notices late
     that the network works again; a new connection would work at once.
     """
-    # Only Linux has this limit, and a simulated network has no sockets.
+    # Not every system has this limit, and a simulated network has no sockets.
     if connected is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 

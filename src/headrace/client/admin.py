@@ -155,7 +155,7 @@ class GroupAdministration(Openable):
         Parameters
         ----------
         to
-            A time, from which on stored messages are read, or an end of the topic.
+            A time (messages stored then or later are read), or an end of the topic.
         """
         queues = await self.client.queues(topic)
         consumer = AsyncPullConsumer(self.client, group)

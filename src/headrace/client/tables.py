@@ -124,7 +124,7 @@ class AsyncTableReader(Openable):
         return default if value is None else value
 
     def items(self, prefix: str = "") -> Iterator[tuple[Any, bytes]]:
-        """Iterate over keys and values as they are now, of text keys that begin with ``prefix``."""
+        """Iterate over keys and values as they are now; a prefix selects text keys that have it."""
         return self._table.items(prefix.encode())
 
     def __contains__(self, key: object) -> bool:

@@ -103,7 +103,7 @@ class AsyncTransactionProducer(AsyncProducer):
 
     The message goes to the broker first, as a half message that nobody sees.  Then your own
     transaction runs, and its end commits the message or rolls it back.  If the end does not arrive,
-    the broker asks any producer of the group: ``check`` must know from the message alone.
+    the broker asks any producer of the group: ``check`` must find it from the message alone.
 
     Parameters
     ----------

@@ -74,7 +74,7 @@ class Schema:
         Raises
         ------
         ValueError
-            If there are; the message names the column.
+            If there are two; the message names the column.
         """
         seen: set[str] = set()
         for name in self.names:

@@ -1,6 +1,6 @@
 """SQL over one stream: a select statement is turned into expressions.
 
-Whatever a running stream cannot give, or is not supported, is refused by name.
+Anything that a running stream cannot give, or that is not supported, is refused by name.
 """
 
 from __future__ import annotations

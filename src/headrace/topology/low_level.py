@@ -26,7 +26,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Record(Generic[K, V]):
-    """A record as a processor takes and gives it, immutable.
+    """An immutable record, as a processor takes and gives it.
 
     Examples
     --------
@@ -283,7 +283,7 @@ class BatchToken:
     """Names one committed batch of a job: the same records always come with the same token.
 
     A batch may be handed over more than once.  A writer that stores the token with its output, or
-    names a folder after it, can tell.
+    names a folder after it, can tell a repeat.
 
     Examples
     --------

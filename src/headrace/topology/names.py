@@ -84,7 +84,7 @@ def shuffle_topic(job: str, number: int) -> str:
 
 
 def spout_topic(job: str, spout: str) -> str:
-    """Name the topic that takes what a spout that cannot replay emits.
+    """Name the topic that takes the tuples of a spout that cannot replay.
 
     Examples
     --------

@@ -114,7 +114,7 @@ def check_pickling(operators: tuple[Operator, ...]) -> None:
     Raises
     ------
     TopologyError
-        If there are; it names each operator, the user's line and the variable that is to blame.
+        If any cannot be sent; it names each, the user's line and the variable that is to blame.
     """
     dumps = _dumps()
     failures = [(operator, _failure(dumps, operator)) for operator in operators]

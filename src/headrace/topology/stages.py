@@ -2,7 +2,7 @@
 
 A stateful operator needs all records of a key in one partition.  So there is a shuffle to it,
 unless the key is still the one of an earlier shuffle; ``repartition`` always has one, and bolts
-have one according to their groupings.  Records from a topic of the job's own begin in stage 0, as
+have one according to their groupings.  Records from a topic of the job's own begin in stage 0, like
 all that are read.  An operator's stage is the number of shuffles on the longest way to it;
 operators of one stage are fused.
 """

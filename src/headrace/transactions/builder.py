@@ -425,7 +425,7 @@ class TransactionTopologyBuilder:
         return declarer
 
     def set_sink(self, name: str, sink: TopicSink) -> SinkDeclarer:
-        """Add an end bolt that writes to a topic; its tuples are as for :meth:`set_bolt`.
+        """Add an end bolt that writes tuples to a topic; groupings say which, as for a bolt.
 
         Raises
         ------

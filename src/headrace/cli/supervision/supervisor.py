@@ -280,7 +280,7 @@ def told(status: int) -> str:
 
 
 class Restarts:
-    """Counts restarts in vain, and says how long to wait before the next one.
+    """Counts restarts that were in vain, and says how long to wait before the next one.
 
     The first one is at once: most crashes come from a machine that was short of memory, or from a
     person who wanted to see what happens.
