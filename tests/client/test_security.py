@@ -248,7 +248,7 @@ def test_plain_connection_that_ends_without_a_word_hints_at_tls() -> None:
 
         thread = threading.Thread(target=hang_up)
         thread.start()
-        with pytest.raises(ConnectionFailedError, match="perhaps it takes TLS only"):
+        with pytest.raises(ConnectionFailedError, match="perhaps it takes only TLS"):
             asyncio.run(asyncio.wait_for(_once(server), 5))
         thread.join()
 

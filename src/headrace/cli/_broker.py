@@ -30,14 +30,14 @@ app.command()(connecting(_replicas.replicas))
 
 
 class Flush(StrEnum):
-    """When the answer to a message means that it is on disk."""
+    """Says when the answer to a message means that it is on disk."""
 
     sync = "sync"
     async_ = "async"
 
 
 class FollowFrom(StrEnum):
-    """Where a follower begins that has nothing."""
+    """Says where a follower that has nothing begins."""
 
     oldest = "oldest"
     newest = "newest"
@@ -63,22 +63,22 @@ def broker(
     ] = Flush.sync,
     retention: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="Messages are deleted after so long; or: forever."),
+        typer.Option(metavar="DURATION", help="How long messages are kept, or: forever."),
     ] = "72 h",
     retention_size: Annotated[
         str | None,
-        typer.Option(metavar="BYTES", help="The oldest are deleted beyond so much, e.g. 100GiB."),
+        typer.Option(metavar="BYTES", help="The oldest are deleted beyond this size, e.g. 100GiB."),
     ] = None,
     disk_watermark: Annotated[
         float,
         typer.Option(
-            metavar="SHARE", help="The oldest are deleted while more of the disk is used."
+            metavar="SHARE", help="The oldest are deleted while the disk is fuller than this."
         ),
     ] = 0.9,
     compaction: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="A setting of compaction, as dirty_ratio=0.3; repeatable."
+            metavar="NAME=VALUE", help="A compaction setting, e.g. dirty_ratio=0.3; repeatable."
         ),
     ] = None,
     broker_name: Annotated[
@@ -100,13 +100,13 @@ def broker(
         bool,
         typer.Option(
             "--allow-anyone",
-            help="Listen on other addresses than loopback without accounts: whoever reaches them may"
-            " do everything.",
+            help="Listen on addresses other than loopback without accounts: anyone who reaches them"
+            " may do everything.",
         ),
     ] = False,
     tls: Annotated[
         bool,
-        typer.Option("--tls", help="Take TLS, too, with a self-made certificate if none is given."),
+        typer.Option("--tls", help="Take TLS, too; without a certificate, a self-made one."),
     ] = False,
     tls_certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificate and its chain, PEM.")

@@ -69,12 +69,12 @@ _given: ContextVar[dict[str, Any]] = ContextVar("given_security", default=_NOTHI
 
 
 def given_security() -> dict[str, Any]:
-    """What the command line says about access control and TLS, by the names of settings."""
+    """Return what the command line says about access control and TLS, by names of settings."""
     return _given.get()
 
 
 def connecting(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a command; what it connects to takes them from :func:`given_security`."""
+    """Add the options to a command; its connections take them from :func:`given_security`."""
     signature = inspect.signature(command, eval_str=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     more = [
@@ -116,7 +116,7 @@ DataDir = Annotated[
 
 
 def settings_from(namesrv: str | None, data_dir: Path | None) -> JobSettings:
-    """Join what the command line gives with the environment and the defaults."""
+    """Join the options of the command line with the environment and the defaults."""
     from headrace.settings import JobSettings
 
     return JobSettings.from_env(namesrv=namesrv, data_dir=data_dir, **given_security())
@@ -124,7 +124,7 @@ def settings_from(namesrv: str | None, data_dir: Path | None) -> JobSettings:
 
 @contextlib.contextmanager
 def cluster_address(settings: JobSettings) -> Iterator[str]:
-    """Yield the name server: the one that is named, or the embedded broker's."""
+    """Yield the address of the name server: the named one, or the embedded broker's."""
     if settings.namesrv is not None:
         yield settings.namesrv
         return
@@ -146,7 +146,7 @@ def cluster(namesrv: str | None, data_dir: Path | None) -> Iterator[Client]:
 
 
 def asynchronous(client: Client) -> AsyncClient:
-    """Connect once more to a client's cluster, for a loop of one's own."""
+    """Connect once more to a client's cluster, for an event loop of the caller's own."""
     from headrace.client import AsyncClient
 
     return AsyncClient(";".join(client.asynchronous.name_servers), client.settings)

@@ -37,7 +37,7 @@ Verdict = Literal["good", "doubtful", "wrong"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check found."""
+    """The result of one check."""
 
     #: What was looked at.
     subject: str
@@ -101,7 +101,7 @@ def spark() -> CheckResult:
 
 
 def class_archive() -> list[CheckResult]:
-    """See whether there is what Spark starts faster with."""
+    """See whether there is an archive of classes with which Spark starts faster."""
     from headrace.java import find_java
     from headrace.private import is_private
 
@@ -110,7 +110,7 @@ def class_archive() -> list[CheckResult]:
 
         path = archive_of(find_java())
     except (HeadraceError, ImportError):
-        # Told of Java, or of Spark.
+        # The check of Java, or that of Spark, has said so.
         return []
     if is_private(path):
         return [CheckResult("archive", "good", str(path))]
@@ -121,7 +121,7 @@ def class_archive() -> list[CheckResult]:
 
 
 def libraries() -> list[CheckResult]:
-    """Import what holds compiled code, which can be installed and yet not load."""
+    """Import packages with compiled code, which can be installed and yet fail to load."""
     findings = []
     for name in ("pyarrow", "rocksdict"):
         try:

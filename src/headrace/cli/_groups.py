@@ -49,7 +49,7 @@ def print_group(
     *,
     until_end: bool,
 ) -> None:
-    """Print what comes to a member of a group; only what is printed counts as read."""
+    """Print the messages that a member of a group gets; only printed ones count as read."""
     asyncio.run(_print(client, group, topic, options, limit, until_end=until_end))
 
 
@@ -197,7 +197,7 @@ def lag(
 @connecting
 def reset(
     group: GroupName,
-    topic: Annotated[str, typer.Option(help="The topic in which the group goes elsewhere.")],
+    topic: Annotated[str, typer.Option(help="The topic in which the group is reset.")],
     to: Annotated[
         str,
         typer.Option(help='"first", "last", a time (2026-11-21T08:00) or an age ("30 min").'),
@@ -205,7 +205,7 @@ def reset(
     namesrv: NameServer = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Set a group back or ahead; members that run hear of it."""
+    """Set a group back or ahead; running members hear of it."""
     from headrace.client import Admin
 
     place = parse_place(to)
@@ -223,7 +223,7 @@ def delete(group: GroupName, namesrv: NameServer = None, data_dir: DataDir = Non
 
     with cluster(namesrv, data_dir) as client:
         admin = Admin(client)
-        # Brokers delete a group that is not there without a word: a typo would look like success.
+        # Brokers silently delete a group that does not exist: a typo would look like success.
         if group not in admin.groups():
             raise NotFoundError(
                 f"there is no group {group!r}", hint="`headrace group list` shows all groups"
@@ -239,7 +239,7 @@ def delete(group: GroupName, namesrv: NameServer = None, data_dir: DataDir = Non
 
 
 def parse_place(text: str) -> datetime | Literal["first", "last"]:
-    """Read where a group shall go on.
+    """Read where a group must go on.
 
     >>> parse_place("first"), parse_place("2026-11-21T08:00+00:00").hour
     ('first', 8)

@@ -95,7 +95,7 @@ def abort_job(
     namesrv: NameServer = None,
     data_dir: DataDir = None,
 ) -> None:
-    """End a job from outside: fence off its driver, drop what is staged, finish what is committed."""
+    """End a job from outside: fence off its driver, drop staged records, finish committed ones."""
     from headrace.runtime.commit.journal.lease import LeaseTimes
     from headrace.runtime.jobs.journal import abort, standing_of_job
 
@@ -121,7 +121,7 @@ def give_job(
     namesrv: NameServer = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Make another account own a job; what runs it now is fenced off. Only an admin can."""
+    """Give a job to another account, and fence off its driver. Only an admin can."""
     from headrace.client import Jobs
     from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX, OpenRequest
     from headrace.runtime.jobs.journal import standing_of_job
@@ -412,7 +412,7 @@ def _operators(operators: dict[str, OperatorStatistics]) -> Table:
     rows = {name: _cells(told) for name, told in operators.items()}
     table = Table()
     table.add_column("operator", no_wrap=True)
-    # What is empty everywhere would only take room from the names.
+    # A column that is empty everywhere would only take room from the names.
     shown = [column for column in _COLUMNS if any(cells[column] for cells in rows.values())]
     for column in shown:
         table.add_column(column, justify="right")
@@ -457,7 +457,7 @@ def _stores(stores: dict[str, StoreSnapshot]) -> Table:
 
 # ``headrace job history``: what a job did, by the records of its commit topic.
 
-#: Records that are shown where nobody says how many, and rows of one table.
+#: Records that are shown by default, and rows of one table.
 _USUAL, _PAGE = 20, 1000
 
 
@@ -466,7 +466,7 @@ def show_history(
     job: Annotated[str, typer.Argument(help="The job's name.")],
     last: Annotated[
         int | None,
-        typer.Option("--last", "--limit", min=1, help="So many records, the newest (default: 20)."),
+        typer.Option("--last", "--limit", min=1, help="Number of newest records (default: 20)."),
     ] = None,
     since: Annotated[
         str | None,
@@ -512,7 +512,7 @@ def _time(text: str) -> datetime:
 
 
 def _show_data(entries: Iterator[HistoryEntry]) -> int:
-    """Write one list, as it is read; give its length."""
+    """Write one list, as it is read; return its length."""
     count = 0
     for count, entry in enumerate(entries, 1):
         typer.echo(("[" if count == 1 else ",\n ") + json.dumps(_history_as_data(entry)), nl=False)
@@ -521,7 +521,7 @@ def _show_data(entries: Iterator[HistoryEntry]) -> int:
 
 
 def _show_tables(entries: Iterator[HistoryEntry]) -> int:
-    """Write a table, or several of a page each, as they are read; give the number of rows."""
+    """Write a table, or several of a page each, as they are read; return the number of rows."""
     count = 0
     while page := list(itertools.islice(entries, _PAGE)):
         terminal().print(_table(page))

@@ -35,11 +35,11 @@ def produce(
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="What stands between a message's key and its value."),
+        typer.Option(metavar="TEXT", help="Text between a message's key and its value."),
     ] = None,
     key: Annotated[str | None, typer.Option(help="Key of all these messages.")] = None,
     sharding_key: Annotated[
-        str | None, typer.Option(help="Messages of one such key go to one queue.")
+        str | None, typer.Option(help="Messages with the same one go to one queue.")
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Tag of all these messages.")] = None,
     properties: Annotated[
@@ -47,7 +47,7 @@ def produce(
         typer.Option("--property", metavar="NAME=VALUE", help="A property; several are possible."),
     ] = None,
     delay: Annotated[
-        str | None, typer.Option(metavar="TIME", help='Show them so much later, e.g. "30 s".')
+        str | None, typer.Option(metavar="TIME", help='Show them this much later, e.g. "30 s".')
     ] = None,
     delay_level: Annotated[
         int, typer.Option(min=0, max=18, help="RocketMQ's delay level, 1 (1 s) to 18 (2 h).")
@@ -60,7 +60,7 @@ def produce(
 
     template = _template(topic, key, sharding_key, tag, properties, delay, delay_level)
     lines = iter(messages) if messages else (line.rstrip("\n") for line in sys.stdin)
-    # Somebody who types wants each line sent at once.
+    # A user who types wants each line sent at once.
     size = 1 if messages is None and sys.stdin.isatty() else _CHUNK
     sent = 0
     with cluster(namesrv, data_dir) as client, Producer(client) as producer:
@@ -84,7 +84,7 @@ def consume(
         bool, typer.Option("--until-end", help="Stop at the last message there is now.")
     ] = False,
     max_messages: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many messages.")
+        int | None, typer.Option(min=1, help="Stop after this many messages.")
     ] = None,
     group: Annotated[
         str | None,
@@ -92,7 +92,7 @@ def consume(
     ] = None,
     committed: Annotated[
         bool,
-        typer.Option("--committed", help="Only what is committed of what jobs write, and once."),
+        typer.Option("--committed", help="Print only committed messages of jobs, each once."),
     ] = False,
     namesrv: NameServer = None,
     data_dir: DataDir = None,
@@ -121,7 +121,7 @@ def _template(
     delay: str | None,
     delay_level: int,
 ) -> Message:
-    """What all messages have in common."""
+    """Return a message with what all messages have in common."""
     from headrace.client import Message
 
     return Message(
@@ -160,7 +160,7 @@ def _split(line: str, separator: str) -> tuple[str, str]:
 
 
 class _EnoughError(Exception):
-    """As many messages as were asked for are printed."""
+    """Raised when as many messages are printed as were asked for."""
 
 
 class _Printer:
@@ -199,7 +199,7 @@ def _lines(result: PullResult, end: int | None) -> Iterator[str]:
 
 
 async def print_queues(client: Client, positions: Mapping[MessageQueue, int]) -> None:
-    """Print what comes in queues from offsets on, until Ctrl-C."""
+    """Print the messages of queues from offsets on, until Ctrl-C."""
     from headrace.client import AsyncPullConsumer
 
     async with asynchronous(client) as connection:
@@ -211,7 +211,7 @@ async def print_queues(client: Client, positions: Mapping[MessageQueue, int]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TopicReading:
-    """How a topic is read: where it begins and ends, and whether only what is committed."""
+    """Says how a topic is read: where that begins and ends, and whether only committed."""
 
     first: bool
     until_end: bool
@@ -252,6 +252,6 @@ async def _print_queue(
         if result.status is PullStatus.FOUND:
             printer.print(result, end)
         if printer.done:
-            # The other queues may be waiting for a message that nobody wants any more.
+            # The other queues may be waiting for messages that are not wanted any more.
             raise _EnoughError
         offset = result.next_offset

@@ -1,4 +1,4 @@
-"""``headrace pack``: makes an archive that runs a job where only Java is."""
+"""``headrace pack``: makes an archive that runs a job where there is only Java."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import typer
 
 from headrace.cli._terminal import say, show, size
 
-# ``headrace prepare``: makes what Spark starts faster with.
+# ``headrace prepare``: makes an archive of classes with which Spark starts faster.
 
 _MIB = 1024 * 1024
 
 
 def prepare() -> None:
-    """Let Java keep Spark's classes in a form that it starts with in half the time.
+    """Let Java keep Spark's classes in a form with which it starts in half the time.
 
-    Once for each release of Java and Spark on a machine; it takes a minute or two.
+    Run it once for each release of Java and Spark on a machine; it takes a minute or two.
     """
     from headrace.java import use_java
     from headrace.spark.job import make_archive
@@ -49,7 +49,7 @@ def pack(
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check/--no-check", help="Unpack the archive and try whether it imports."),
+        typer.Option("--check/--no-check", help="Unpack the archive and try to import from it."),
     ] = True,
 ) -> None:
     """Pack Python, Headrace and a file into an archive for Spark's workers."""

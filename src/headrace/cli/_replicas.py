@@ -25,7 +25,7 @@ _PATIENCE = timedelta(minutes=2)
 def promote(
     address: Address,
     force: Annotated[
-        bool, typer.Option("--force", help="Though it has not everything that it should have.")
+        bool, typer.Option("--force", help="Even if it lacks data that it should have.")
     ] = False,
 ) -> None:
     """Make a follower the primary; its old primary takes no more writes, now or when it is back."""
@@ -38,7 +38,7 @@ def promote(
     done = msgspec.json.decode(answer.payload, type=PromoteAnswer)
     say(f"{address} is the primary, epoch {done.epoch}, from position {done.position:,} on.")
     if not done.fenced:
-        say("The old primary did not answer; it is told when it is there again.")
+        say("The old primary did not answer; it is told when it is back.")
 
 
 def replicas(address: Address) -> None:

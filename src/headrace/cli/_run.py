@@ -67,7 +67,7 @@ def run(
     timeout: Annotated[
         str | None,
         typer.Option(
-            metavar="DURATION", help="Give up --until-caught-up so long after the command began."
+            metavar="DURATION", help="Give up --until-caught-up this long after the command began."
         ),
     ] = None,
     supervise: Annotated[
@@ -184,7 +184,7 @@ def run(
 
 
 def _go_on(job: StreamJob | TransactionJob) -> None:
-    """Let a start that follows a crash go on, also where the first one was to begin anew."""
+    """Let a start that follows a crash go on, even where the first one was to begin anew."""
     from headrace.spark import TransactionJob
 
     if isinstance(job, TransactionJob):
@@ -232,21 +232,21 @@ def _job(
 
 @dataclasses.dataclass(frozen=True)
 class _Limit:
-    """How long a job may take to catch up, from the begin of the command on."""
+    """The time that a job may take to catch up, from the beginning of the command on."""
 
     #: When the command began, s since 1970: its first driver, where others came after it.
     began: float
     whole: timedelta | None
 
     def rest(self) -> timedelta | None:
-        """Return what is left of it; None: there is none."""
+        """Return the time that is left; None if there is no limit."""
         if self.whole is None:
             return None
         return max(timedelta(0), self.whole - timedelta(seconds=time.time() - self.began))
 
     @contextlib.contextmanager
     def told(self, name: str) -> Iterator[None]:
-        """Name the whole of it where its rest was not enough."""
+        """Name the whole limit where the rest of it was not enough."""
         try:
             yield
         except RequestTimeoutError as error:

@@ -67,10 +67,8 @@ def get(
 def scan(
     job: JobName,
     operator: OperatorName,
-    prefix: Annotated[
-        str | None, typer.Option(help="Only keys, being text, that begin with this.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many entries.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Only text keys that begin with this.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many entries.")] = None,
     program: Program = None,
     namesrv: NameServer = None,
     data_dir: DataDir = None,
@@ -87,7 +85,7 @@ def scan(
             if prefix is None
             else (StateEntry(key, value) for key, value in view.prefix(prefix))
         )
-        # What is left of the scan must not outlive the view.
+        # The rest of the scan must not outlive the view.
         with contextlib.closing(found) as entries:
             for entry in islice(entries, limit):
                 typer.echo(entry_line(entry))
@@ -99,7 +97,7 @@ def export_state(
     job: JobName,
     operator: OperatorName,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Where to; else the terminal.")
+        Path | None, typer.Option("--output", metavar="FILE", help="Default: the terminal.")
     ] = None,
     namesrv: NameServer = None,
     data_dir: DataDir = None,

@@ -36,13 +36,13 @@ _MOST_LOSSES = 20
 def verify(
     folder: Folder,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Look at every record, not at every entry only.")
+        bool, typer.Option("--deep", help="Look at every record, not only at every entry.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
 ) -> None:
     """Say what is damaged in a store, by file and offset; exit status 1 when anything is.
 
-    Nothing is changed.  A broker may have the store open: what it writes meanwhile is left out.
+    It changes nothing.  A broker may have the store open: what it writes meanwhile is left out.
     """
     from headrace.store.damage.examination import examine_store
 
@@ -64,8 +64,8 @@ def repair(
 ) -> None:
     """Repair a store that no broker has open; no undamaged message is dropped.
 
-    Shows what will be done and what is lost, and asks.  Of every file that changes the old one
-    is kept.
+    It shows what will be done and what is lost, and asks before it begins.  The old version of
+    every file that changes is kept.
     """
     from headrace.store.damage.examination import repair_store
 

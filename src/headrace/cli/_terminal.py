@@ -25,7 +25,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def number(count: int | None) -> str:
-    """Write a number; 0 is left out, and what nobody knows is a dash.
+    """Return a number as text: empty for 0, and a dash for an unknown one.
 
     >>> number(1200), number(0), number(None)
     ('1,200', '', '–')
@@ -36,7 +36,7 @@ def number(count: int | None) -> str:
 
 
 def length(span: timedelta | None) -> str:
-    """Write a length of time; none at all is left out.
+    """Return a length of time as text; empty for zero and None.
 
     >>> length(timedelta(seconds=2.25)), length(timedelta(minutes=3)), length(None)
     ('2.2 s', '0:03:00', '')
@@ -49,7 +49,7 @@ def length(span: timedelta | None) -> str:
 
 
 def ago(at: datetime, now: datetime) -> str:
-    """Say how long ago something was, in one figure.
+    """Return how long ago something was, in one figure.
 
     >>> start = datetime(2026, 11, 21, 12)
     >>> [ago(start, start + timedelta(seconds=s)) for s in (0.4, 61, 7300, 200_000)]
@@ -63,12 +63,12 @@ def ago(at: datetime, now: datetime) -> str:
 
 
 def moment(milliseconds: float) -> str:
-    """Write a time, in ms since 1970, by the clock of this machine."""
+    """Return a time, given in ms since 1970, as text by the clock of this machine."""
     return f"{datetime.fromtimestamp(milliseconds / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def short_driver(name: str) -> str:
-    """Shorten the name of a driver to host and process id.
+    """Return the name of a driver, shortened to host and process id.
 
     >>> short_driver("laptop:4711@5f1c/4026531836/88/1a2b"), short_driver("mine")
     ('laptop:4711', 'mine')
@@ -77,7 +77,7 @@ def short_driver(name: str) -> str:
 
 
 def size(number_of_bytes: float) -> str:
-    """Write a number of bytes; 0 is left out.
+    """Return a number of bytes as text; empty for 0.
 
     >>> size(0), size(20), size(3 << 20)
     ('', '20 B', '3.0 MiB')
@@ -99,7 +99,7 @@ _BUG_HINT = (
 
 #: Control characters of ASCII and Latin 1, and those that turn the direction of text.
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-#: What the system says of a device that takes no more.
+#: Errors of the system for a device that takes no more.
 _OUTPUT_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: Exit status of a job that goes on elsewhere.
 _FENCED = 3
@@ -123,7 +123,7 @@ def terminal(*, error: bool = False) -> Console:
 
 
 def printable(text: str) -> str:
-    r"""Replace what would steer a terminal: control characters, but for new lines and tabs.
+    r"""Replace what would steer a terminal: control characters except new lines and tabs.
 
     >>> print(printable("\x1b]0;title\x07 caf\xe9 \u202e"))
     \x1b]0;title\x07 café \u202e
@@ -143,7 +143,7 @@ def show(text: str) -> None:
 
 
 def message_line(key: object, body: bytes) -> str:
-    r"""Write a message as key, tab, value; a terminal is given nothing that steers it.
+    r"""Return a message as key, tab, value; a terminal gets nothing that steers it.
 
     >>> message_line("k", b"to be"), message_line(None, b"\xff")
     ('k\tto be\n', '\t\\xff\n')
@@ -167,12 +167,12 @@ def report(error: BaseException, *, debug: bool) -> None:
 
 
 def flush_output() -> None:
-    """Write what was held back: Python would do so at its end, and nobody would tell a failure.
+    """Write what was held back: Python would do so at its end, and not report a failure.
 
     Raises
     ------
     OSError
-        The output takes nothing more.
+        If the output takes nothing more.
     """
     if sys.stdout is None:  # closed by whoever started this
         return
@@ -182,7 +182,7 @@ def flush_output() -> None:
         with Path(os.devnull).open("w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         if error.errno == errno.EPIPE:
-            # Whoever reads has seen enough.
+            # The reader has seen enough.
             sys.exit(1)
         raise
 
@@ -219,5 +219,5 @@ def _explain(error: BaseException) -> tuple[str, list[str]]:
 
 
 def debug_wanted() -> bool:
-    """Whether the environment asks for tracebacks."""
+    """Return whether the environment asks for tracebacks."""
     return os.environ.get("HEADRACE_DEBUG", "") not in {"", "0"}

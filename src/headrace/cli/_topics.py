@@ -26,7 +26,7 @@ def table(
     key: Annotated[
         str | None, typer.Argument(help="Print this key's value only; without it, all.")
     ] = None,
-    prefix: Annotated[str, typer.Option(help="Only keys that begin so.")] = "",
+    prefix: Annotated[str, typer.Option(help="Only keys that begin with this.")] = "",
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with every change, until Ctrl-C.")
     ] = False,
@@ -43,7 +43,7 @@ def table(
     with cluster(namesrv, data_dir) as client:
         with TableReader(client, topic) as reader:
             reader.caught_up()
-        # It reads no more: what follows begins where it stands.
+        # The table reads no more: following begins where it stands.
         positions = reader.statistics().positions
         if key is not None:
             _print_value(topic, key, reader.get(key))
@@ -203,7 +203,7 @@ def delete(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = Non
 
     with cluster(namesrv, data_dir) as client:
         admin = Admin(client)
-        # Brokers delete a topic that is not there without a word: a typo would look like success.
+        # Brokers silently delete a topic that does not exist: a typo would look like success.
         client.route(topic)
         admin.delete_topic(topic)
     say(f"Topic {topic} is deleted.")

@@ -48,7 +48,7 @@ class Program:
 
     @property
     def groups(self) -> tuple[Topology, ...]:
-        """What the engine runs: the topology, or its groups."""
+        """The topologies that the engine runs: the only one, or that of each group."""
         from headrace.topology import Topology
 
         return (self.topology,) if isinstance(self.topology, Topology) else self.topology.groups
@@ -62,15 +62,15 @@ class Program:
 def load_program(given: Path) -> Program:
     """Run a file and find its topology.
 
-    That is the variable ``topology``, else the only topology, else the only builder, which is
-    built; of streams or of transactions.  A file that is given as ``FILE:NAME`` has it in the
-    variable of that name.  Spark's workers do not see the folder of the file: its code,
-    and that of modules beside it, is pickled by value from here on.
+    That is the variable ``topology``, or else the only topology, or else what the only builder (of
+    streams or of transactions) builds.  For ``FILE:NAME`` it is the variable of that name.  Spark's
+    workers do not see the folder of the file: its code, and that of modules beside it, is pickled
+    by value from here on.
 
     Raises
     ------
     ConfigurationError
-        When there is no such file, it fails, or it holds no topology or several.
+        If there is no such file, it fails, or it holds no topology or several.
     """
     path, variable = parted(given)
     if not path.is_file():
@@ -142,7 +142,7 @@ def _failed(path: Path, error: BaseException) -> ConfigurationError:
 def parted(given: Path) -> tuple[Path, str]:
     """Return the file and the variable of ``FILE:NAME``.
 
-    The variable is ``topology`` without one.
+    Without a variable, it is ``topology``.
     """
     text, colon, variable = str(given).rpartition(":")
     if colon and variable.isidentifier() and not given.is_file():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.runtime.commit.drivers import LeaseWait
 
 
-# What a user sees while state is restored: nothing of short restores, one bar of long ones.
+# What a user sees while state is restored: nothing for short restores, one bar for long ones.
 
 #: Restores that take no longer than this are not worth a word, s.
 _PATIENCE = 1.0
@@ -46,15 +46,15 @@ class Restore:
 
 
 class RestoreWatch:
-    """Makes one restore of many, from what is told of those that run at a moment.
+    """Sums many restores up to one, from the figures of those that run at a moment.
 
-    Stores and partitions are restored side by side, and one that is done is told of no more: it
-    still counts, so that the whole never goes back.
+    Stores and partitions are restored side by side.  The figures leave out those that are done;
+    they still count here, so that the sum never goes back.
 
     Parameters
     ----------
     clock
-        Gives seconds.
+        Returns seconds.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class RestoreWatch:
         self._shown = False
 
     def see(self, done: int, total: int) -> Restore | None:
-        """Take what the running restores have read, and have to read; give what is to be shown."""
+        """Take what running restores have read and have to read; return what to show."""
         if not total:
             return None if self._began is None else self._ended(self._began)
         now = self._clock()
@@ -98,12 +98,12 @@ class RestoreWatch:
 
 _LIVE_INTERVAL = 0.25
 _PLAIN_INTERVAL = 1.0
-#: So many looks for a line.
+#: How many looks pass for each line.
 _PLAIN_LOOKS = 5
 
 
 class JobProgress(Protocol):
-    """What is read from a job's statistics."""
+    """The statistics of a job that are shown."""
 
     @property
     def epoch(self) -> int:
@@ -139,11 +139,11 @@ class JobProgress(Protocol):
 
     @property
     def groups(self) -> int:
-        """Jobs that it is the sum of."""
+        """The number of jobs that it is the sum of."""
 
     @property
     def failed(self) -> int:
-        """Those of them that have failed for good."""
+        """How many of them have failed for good."""
 
     @property
     def waiting(self) -> LeaseWait | None:
@@ -151,7 +151,7 @@ class JobProgress(Protocol):
 
 
 def line_of(progress: JobProgress) -> str:
-    """Write the state of a job in one line; that of several groups is summed."""
+    """Return the state of a job in one line; that of several groups is summed."""
     if progress.waiting is not None:
         return _wait_of(progress.waiting)
     lag = "unknown" if progress.lag is None else f"{progress.lag:,}"
@@ -163,7 +163,7 @@ def line_of(progress: JobProgress) -> str:
 
 
 def ending_of(progress: JobProgress) -> str:
-    """Say how far a job is that was stopped."""
+    """Say how far a stopped job has come."""
     if not progress.epoch:
         return "Stopped before it began."
     batch = f"batch {progress.batch:,}" if progress.groups == 1 else f"{progress.batch:,} batches"
@@ -277,7 +277,7 @@ def _live(name: str, *, to_the_end: bool) -> Progress:
 
 
 def _middle(*, to_the_end: bool) -> ProgressColumn:
-    """Show a bar where there is an end to reach, else a spinner."""
+    """Show a bar where there is an end to reach, or else a spinner."""
     from rich.progress import BarColumn, ProgressColumn, SpinnerColumn
 
     bar, spinner = BarColumn(bar_width=24), SpinnerColumn()

@@ -8,5 +8,5 @@ from __future__ import annotations
 
 import lazy_loader
 
-# Names are imported at first use: who only parses the name of a queue loads no network code.
+# Names are imported at first use: code that only parses a queue's name loads no network code.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -34,12 +34,12 @@ _WRONG_PEER = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 def tls_context(settings: ClientSettings) -> ssl.SSLContext | None:
-    """Make the context that the settings ask for; None: plain connections.
+    """Make the TLS context that the settings ask for; None means plain connections.
 
     Raises
     ------
     SettingsError
-        The file of certificates is not there, or holds none.
+        If the file of certificates is missing or holds none.
     """
     if not settings.tls:
         return None
@@ -56,12 +56,12 @@ def _context(ca: Path | None, data: str | None, *, verify: bool) -> ssl.SSLConte
 
 
 def tls_failure(address: str, error: OSError) -> HeadraceError:
-    """Say what a failed handshake means."""
+    """Return an error that says what a failed handshake means."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(
             f"the certificate of {address} is not trusted: {error.verify_message}",
             hint="give the file with its certificate as tls_ca (HEADRACE_TLS_CA), connect to a"
-            " name that the certificate holds, or set tls_verify=False where nobody listens in",
+            " name that the certificate holds, or set tls_verify=False where nobody can listen in",
         )
     if isinstance(error, ssl.SSLError) and error.reason in _WRONG_PEER:
         return TlsError(
@@ -75,13 +75,13 @@ def tls_failure(address: str, error: OSError) -> HeadraceError:
 
 
 ServerRequestHandler = Callable[[Command], Command | None]
-"""Answers a request that the server sent; None: no answer is due."""
+"""A function that answers a request of the server; None means that no answer is due."""
 
 _LARGEST_OPAQUE = 0x7FFF_FFFF
 
 
 class BrokerConnection(asyncio.Protocol):
-    """Requests and their answers on one connection, matched by number.
+    """A connection that matches requests with their answers by number.
 
     Answers may arrive in any order; a request of the server goes to ``on_request``.
     """
@@ -106,18 +106,18 @@ class BrokerConnection(asyncio.Protocol):
 
     @property
     def pending(self) -> int:
-        """Requests that wait for their answer."""
+        """The number of requests that wait for their answers."""
         return len(self._pending)
 
     async def request(self, command: Command, timeout: float) -> Command:
-        """Send a command and wait for its answer, of whatever code.
+        """Send a command and return its answer, whatever its code.
 
         Raises
         ------
         RequestTimeoutError
             If no answer came within ``timeout`` seconds.
         ConnectionFailedError
-            If the connection was lost: whether the server handled the request is not known.
+            If the connection was lost; the server may have handled the request or not.
         """
         if self._writable is not None:
             await self._writable
@@ -144,7 +144,7 @@ class BrokerConnection(asyncio.Protocol):
         self._write(command)
 
     def close(self) -> None:
-        """Close the connection; what waits for an answer fails."""
+        """Close the connection; requests that wait for an answer fail."""
         self._fail(ConnectionFailedError(f"connection to {self.address} was closed by this client"))
 
     def _write(self, command: Command) -> None:
@@ -161,7 +161,7 @@ class BrokerConnection(asyncio.Protocol):
                 RequestTimeoutError(
                     f"{self.address} did not answer {request_name(code)} within {timeout:g} s",
                     hint="the server may be overloaded or stopped; "
-                    "ClientSettings.request_timeout sets how long is waited",
+                    "ClientSettings.request_timeout sets how long the client waits",
                 )
             )
 
@@ -169,7 +169,7 @@ class BrokerConnection(asyncio.Protocol):
         why = f": {cause}" if cause is not None else ""
         hint = "is the server still running?"
         if not self.bytes_received and not self._tls:
-            hint += " It closed without a word: perhaps it takes TLS only (set tls)."
+            hint += " It closed the connection without a word: perhaps it takes only TLS (set tls)."
         return ConnectionFailedError(f"connection to {self.address} was lost{why}", hint=hint)
 
     def _fail(self, error: Exception) -> None:
@@ -225,12 +225,12 @@ class BrokerConnection(asyncio.Protocol):
 
 
 def _limit_silence(connected: Any, seconds: float) -> None:
-    """Have the system end a connection whose other end takes nothing for so long.
+    """Have the system end a connection whose other end takes nothing for ``seconds``.
 
-    It would go on for a quarter of an hour, with longer and longer pauses: a network that was
-    mended meanwhile is found late, in which case a new connection would have worked at once.
+    Otherwise it retries for a quarter of an hour, with longer and longer pauses, and notices late
+    that the network works again; a new connection would work at once.
     """
-    # Linux has this limit; a simulated network has no sockets.
+    # Not every system has this limit, and a simulated network has no sockets.
     if connected is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
@@ -243,15 +243,15 @@ async def open_connection(
     Raises
     ------
     ConnectionFailedError
-        If that did not work within the settings' ``connect_timeout``, or ``request_timeout`` where
-        that is shorter.
+        If there is no connection within the shorter one of the settings' ``connect_timeout`` and
+        ``request_timeout``.
     TlsError
         If the server cannot be trusted.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     loop = asyncio.get_running_loop()
-    # Who has more patience tries again: by then the server may have another address.
+    # A more patient caller tries again: by then the server may have another address.
     timeout = min(settings.connect_timeout, settings.request_timeout).total_seconds()
     context = tls_context(settings)
     try:
@@ -286,17 +286,17 @@ def _unreachable(address: str, why: str) -> ConnectionFailedError:
     )
 
 
-# What a client holds in one process: connections and what it learnt about the cluster.
+# What a client holds in one process: connections, and what it has learnt about the cluster.
 
 #: Bit of a command's flag: no answer is wanted.
 _ONEWAY = 2
 
-# Sessions of a parent process: to finalise one would close descriptors that its loop still polls.
+# Sessions of a parent process: finalising one would close descriptors that its loop still polls.
 _abandoned: list[Session] = []
 
 
 class Session:
-    """Connections by address, routes by topic, addresses by broker name.
+    """Holds connections by address, routes by topic, and addresses by broker name.
 
     Caller: AsyncClient.
     """
@@ -355,7 +355,7 @@ class Session:
                 self.stale.discard(broker.broker_name)
 
     def by_preference(self, addresses: tuple[str, ...]) -> list[str]:
-        """Sort addresses: those that failed least come first."""
+        """Sort addresses so that those that failed least come first."""
         return sorted(addresses, key=lambda address: self._avoided.get(address, 0))
 
     def avoid(self, address: str) -> None:

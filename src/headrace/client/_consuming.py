@@ -1,4 +1,4 @@
-"""Processing what was read: at once on many workers, or queue by queue in order."""
+"""Processing of what was read: on many workers at once, or in order queue by queue."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from headrace.protocol.routes import MessageQueue
 
 
-# What one queue's reader has got and not processed yet; no I/O.
+# What one queue's reader has received and not processed yet; no I/O.
 
 
 class ProcessQueue:
-    """Messages of one queue between their arrival and the end of their processing.
+    """Holds the messages of one queue from their arrival until they are processed.
 
     They may be done in any order; ``committable`` never passes one that is not done.
 
@@ -75,7 +75,7 @@ class ProcessQueue:
         self.waiting: deque[StoredMessage] = deque()
         #: Bytes of all that is not done.
         self.bytes = 0
-        #: Another member has the queue now, or it was reset: what is left here counts no more.
+        #: Another member has the queue now, or it was reset: what is left no longer counts.
         self.dropped = False
         #: Where reading goes on.
         self.next_offset = offset
@@ -110,7 +110,7 @@ class ProcessQueue:
             self.bytes -= message.size
 
     def drop(self) -> None:
-        """Let go of everything."""
+        """Forget all messages."""
         self.dropped = True
         self.waiting.clear()
         self._unprocessed.clear()
@@ -139,12 +139,12 @@ class SendBack(AsyncProducer):
     async def give_back(
         self, queue: MessageQueue, message: StoredMessage, outcome: Outcome
     ) -> None:
-        """Have a message come again, or put it among the dead letters.
+        """Have a message delivered again later, or make it a dead letter.
 
         Raises
         ------
         HeadraceError
-            If neither way worked: the message is still the caller's.
+            If both ways failed; the message is still the caller's.
         """
         level = _level(outcome)
         # A broker does not know where in a static topic the message lies, nor times between levels.
@@ -152,7 +152,7 @@ class SendBack(AsyncProducer):
             try:
                 await self._ask_broker(queue, message, level)
             except BrokerError:
-                # It may have lost the message, or not have the topic: bring it there as a new one.
+                # It may have lost the message, or lack the topic: send it as a new message.
                 pass
             else:
                 return
@@ -181,7 +181,7 @@ class SendBack(AsyncProducer):
         if isinstance(outcome, Retry):
             properties |= _wait(outcome, message.reconsume_times)
         else:
-            # The broker puts what has come too often among the dead letters.
+            # The broker makes a message that has come too often a dead letter.
             times = self._max_times + 1
         again = Message(
             topic=retry_topic(self._consumers),
@@ -199,7 +199,7 @@ class SendBack(AsyncProducer):
 
 
 def _level(outcome: Outcome) -> int | None:
-    """Delay level that tells a broker what to do; None: there is none."""
+    """Return the delay level that tells a broker what to do; None if there is none."""
     if not isinstance(outcome, Retry):
         return _DEAD
     return outcome.level if outcome.delay is None else delay_level_of(outcome.delay)
@@ -219,7 +219,7 @@ _PAUSE = 1.0
 
 
 class Counts:
-    """What became of the messages so far."""
+    """Counts of what became of the messages so far."""
 
     def __init__(self) -> None:
         self.processed = 0
@@ -239,7 +239,7 @@ class MessageProcessing:
     hear
         Calls the listener.
     give_back
-        Sends a message back to the broker; None: what fails is dropped, as in broadcasting.
+        Sends a message back to the broker; None drops what fails, as in broadcasting.
     on_done
         Called after each message that needs no more memory.
     """
@@ -278,7 +278,7 @@ class MessageProcessing:
     async def put_away(
         self, process: ProcessQueue, message: StoredMessage, outcome: Outcome
     ) -> None:
-        """Send a message back, again until that works or somebody else has the queue."""
+        """Send a message back, and retry until that works or another member has the queue."""
         while not process.dropped:
             try:
                 if self._give_back is None:
@@ -296,22 +296,22 @@ class MessageProcessing:
 
 
 class Workers(Protocol):
-    """Something that processes what is read."""
+    """Processes what is read."""
 
     def start(self, process: ProcessQueue) -> None:
         """Look after a queue from now on."""
         ...
 
     def ready(self, process: ProcessQueue, count: int) -> None:
-        """Take so many more messages of a queue."""
+        """Take ``count`` more messages of a queue."""
         ...
 
     async def finish(self, process: ProcessQueue) -> None:
-        """Begin no more message of a queue, and see those that run to their end if need be."""
+        """Begin no further message of a queue, and wait for those that run if need be."""
         ...
 
     async def stop(self, timeout: timedelta) -> None:
-        """Begin no more message; wait for those that run, but not for ever."""
+        """Begin no further message, and wait up to ``timeout`` for those that run."""
         ...
 
 
@@ -335,16 +335,16 @@ class ConcurrentWorkers:
         """Look after a queue: all workers look after all queues."""
 
     def ready(self, process: ProcessQueue, count: int) -> None:
-        """Take so many more messages of a queue."""
+        """Take ``count`` more messages of a queue."""
         for _ in range(count):
             self._ready.put_nowait(process)
 
     async def finish(self, process: ProcessQueue) -> None:
-        """Begin no more message of a queue: the next member may process those that run again."""
+        """Begin no further message of a queue; the next member may repeat those that run."""
         process.drop()
 
     async def stop(self, timeout: timedelta) -> None:
-        """Begin no more message; wait for those that run, but not for ever."""
+        """Begin no further message, and wait up to ``timeout`` for those that run."""
         while not self._ready.empty():
             self._ready.get_nowait()
         for _ in self._tasks:
@@ -364,7 +364,7 @@ class ConcurrentWorkers:
         elif heard.outcome is not ABANDONED:
             await processing.put_away(process, message, heard.outcome)
         if heard.lingering is not None:
-            # The thread is still busy: a next message would only wait for it.
+            # The thread is still busy: another message would only wait for it.
             await asyncio.wait({heard.lingering})
 
 
@@ -398,7 +398,7 @@ class OrderedWorkers:
         self._stopping = timedelta(seconds=30)
 
     def start(self, process: ProcessQueue) -> None:
-        """Look after a queue from now on, when what ran of it before has ended."""
+        """Look after a queue as soon as its earlier work has ended."""
         before = [t for p, t in self._tasks.items() if p.queue == process.queue]
         self._arrived[process] = asyncio.Event()
         task = self._tasks[process] = watched_task(
@@ -409,12 +409,12 @@ class OrderedWorkers:
         task.add_done_callback(lambda _: self._tasks.pop(process, None))
 
     def ready(self, process: ProcessQueue, count: int) -> None:
-        """Take so many more messages of a queue."""
+        """Take ``count`` more messages of a queue."""
         if count:
             self._arrived[process].set()
 
     async def finish(self, process: ProcessQueue) -> None:
-        """Begin no more message of a queue, and see the one that runs to its end."""
+        """Begin no further message of a queue, and wait for the one that runs."""
         task = self._tasks.get(process)
         if task is not None:
             self._end(process, task)
@@ -422,7 +422,7 @@ class OrderedWorkers:
         self._arrived.pop(process, None)
 
     async def stop(self, timeout: timedelta) -> None:
-        """Begin no more message; wait for those that run, but not for ever."""
+        """Begin no further message, and wait up to ``timeout`` for those that run."""
         for process, task in list(self._tasks.items()):
             self._end(process, task)
         await _ended(list(self._tasks.values()), timeout)
@@ -467,7 +467,7 @@ class OrderedWorkers:
             try:
                 heard = await self._processing.hear(message)
                 if heard.lingering is not None:
-                    # What comes next must not overtake it.
+                    # Later messages must not overtake it.
                     await asyncio.wait({heard.lingering})
                 return heard.outcome
             finally:
@@ -483,7 +483,7 @@ class OrderedWorkers:
 
 
 async def _ended(tasks: list[asyncio.Task[None]], timeout: timedelta) -> None:
-    """Wait for tasks to end; after the time they are cancelled."""
+    """Wait for tasks to end, and cancel those that still run after the timeout."""
     if not tasks:
         return
     _, late = await asyncio.wait(tasks, timeout=timeout.total_seconds())

@@ -28,7 +28,7 @@ logger = logging.getLogger("headrace.client")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeLimits:
-    """How much may wait or be worked on at once."""
+    """Limits of what may wait or be worked on at once."""
 
     messages: int
     bytes: int
@@ -49,7 +49,7 @@ class QueueIntake:
         Called when the broker sent the reader elsewhere: with the process queue that was dropped
         and the one that takes its place.
     on_failure
-        Told of the error that has ended a task.
+        Called with the error that has ended a task.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class QueueIntake:
         on_failure: OnFailure,
     ) -> None:
         self.open: dict[MessageQueue, ProcessQueue] = {}
-        #: Messages whose tag only looked like one that is wanted.
+        #: Messages whose tag only has the same hash as a wanted one.
         self.filtered = 0
         self._puller = puller
         self._subscriptions = subscriptions
@@ -88,7 +88,7 @@ class QueueIntake:
         return process
 
     async def stop(self, queue: MessageQueue) -> ProcessQueue:
-        """Stop reading a queue; what was read is the caller's."""
+        """Stop reading a queue, and return what was read of it."""
         task, process = self._tasks.pop(queue), self.open.pop(queue)
         task.cancel()
         await asyncio.wait({task})
@@ -141,7 +141,7 @@ class QueueIntake:
         tags = self._tags.get(queue.topic)
         if not tags:
             return messages
-        # The broker compares hashes of tags, of which two may be equal.
+        # The broker compares hashes of tags, which may collide.
         wanted = [message for message in messages if message.tags in tags]
         self.filtered += len(messages) - len(wanted)
         return wanted
@@ -152,7 +152,7 @@ class QueueIntake:
             await self._freed.wait()
 
     def _is_full(self, process: ProcessQueue) -> bool:
-        # A share for each queue: one that is stuck does not hold up the others.
+        # Each queue has a share, so one that is stuck does not hold up the others.
         limits, queues = self._limits, len(self.open)
         return bool(len(process)) and (
             len(process) * queues >= limits.messages
@@ -162,6 +162,6 @@ class QueueIntake:
 
 
 def _as_first_sent(message: StoredMessage) -> StoredMessage:
-    """Show a message that comes again under the topic it was first sent to."""
+    """Return a message that comes again with the topic that it was first sent to."""
     topic = message.properties.get(RETRY_TOPIC)
     return message if topic is None else replace(message, topic=topic)

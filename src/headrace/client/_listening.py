@@ -1,4 +1,4 @@
-"""Calling the user's listener: on the loop or on threads, in limited time, its failures told."""
+"""Calls of the user's listener: on the loop or on threads, in limited time, failures logged."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Listener = Callable[["StoredMessage"], "Outcome | Awaitable[Outcome]"]
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """How a call of the listener ended."""
+    """Says how a call of the listener ended."""
 
     outcome: Outcome = None
     failed: bool = False
     timed_out: bool = False
-    #: A thread that works on although its time is over.
+    #: A thread that still works although its time is over.
     lingering: asyncio.Future[Any] | None = None
 
 

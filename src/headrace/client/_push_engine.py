@@ -1,4 +1,4 @@
-"""What a push consumer is made of: its share of the queues, their readers, its workers."""
+"""The parts of a push consumer: its share of the queues, their readers and its workers."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class _OffsetTable(JsonBody):
 
 
 def default_offsets_file(client_id: str, group: str) -> Path:
-    """Where RocketMQ's Java clients keep the offsets of a broadcasting member."""
+    """Return where RocketMQ's Java clients keep the offsets of a broadcasting member."""
     return Path.home() / ".rocketmq_offsets" / client_id / group / "offsets.json"
 
 
 class LocalOffsets:
-    """The next offset to read of each queue, in a file.
+    """Keeps the next offset to read of each queue in a file.
 
     Caller: AsyncPushConsumer.
     """
@@ -84,7 +84,7 @@ class LocalOffsets:
         return self._offsets.get(queue)
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Note offsets: the file holds the old table or the new one, whatever happens."""
+        """Save offsets; whatever happens, the file holds the old table or the new one."""
         self._offsets.update(offsets)
         table = {
             QueueRef(queue.topic, queue.broker, queue.queue_id).key: offset
@@ -129,7 +129,7 @@ class SharedPositions:
         self._retry_topic = retry_topic(puller.group)
 
     async def start_of(self, queue: MessageQueue) -> int:
-        """Return where the group left off; what waits for another try is never passed over."""
+        """Return where the group left off; messages to try again are never passed over."""
         committed = await self._puller.committed(queue)
         if committed is not None:
             return committed
@@ -186,7 +186,7 @@ class MemberLocks:
         return granted is not None and self._now() - granted < _TRUSTED
 
     async def acquire(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues, or renew their locks; those that were granted are given."""
+        """Lock queues or renew their locks, and return those that were granted."""
         granted: set[MessageQueue] = set()
         self._wanted.update(queues)
         for broker, part in (await self._by_broker(queues)).items():
@@ -197,7 +197,7 @@ class MemberLocks:
             mine = {MessageQueue(ref.topic, ref.broker_name, ref.queue_id) for ref in result}
             mine &= set(part)
             if strays := mine - self._wanted:
-                # They were given back while the broker was asked, which may have heard that before.
+                # They were given back while the broker was asked; it may have heard that first.
                 await self._unlock(strays)
             mine &= self._wanted
             granted |= mine
@@ -254,7 +254,7 @@ logger = logging.getLogger("headrace.client")
 
 
 class PushEngine:
-    """A push consumer at work; it owns the queues that ``Sharing`` gives it.
+    """Does the work of a push consumer, and owns the queues that ``Sharing`` gives it.
 
     Caller: AsyncPushConsumer.
 
@@ -355,7 +355,7 @@ class PushEngine:
         self._listening.close()
 
     def statistics(self) -> PushStatistics:
-        """Count what was done and what there is to do."""
+        """Return counts of what was done and of what there is to do."""
         processes, counts = list(self._intake.open.values()), self._processing.counts
         # The loop's clock, read from whatever thread asks.
         oldest = time.monotonic() - min(counts.running.values(), default=time.monotonic())

@@ -1,4 +1,4 @@
-"""Keeping a member's share of a group's queues up to date, whatever it does with them."""
+"""Keeps a member's share of a group's queues up to date, whatever the member does with them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class QueueOwner(Protocol):
         ...
 
     async def take(self, queues: list[MessageQueue]) -> bool:
-        """Begin to read queues; False: some of them can only be had later."""
+        """Begin to read queues; return False if some of them can only be had later."""
         ...
 
     async def give_up(self, queues: set[MessageQueue]) -> None:
@@ -43,14 +43,14 @@ class QueueOwner(Protocol):
 
 
 class Sharing:
-    """Sends a member's heartbeats, and hands its owner the queues that it shall read.
+    """Sends a member's heartbeats, and hands its owner the queues that it must read.
 
     Caller: AsyncGroupConsumer, AsyncPushConsumer.
 
     Parameters
     ----------
     on_failure
-        Told of an error that has ended it.
+        Called with an error that has ended it.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Sharing:
         settings: ClientSettings,
         on_failure: OnFailure,
     ) -> None:
-        #: Times that the share changed.
+        #: How often the share has changed.
         self.rebalances = 0
         self._membership = membership
         self._owner = owner
@@ -84,7 +84,7 @@ class Sharing:
             self._tasks.append(task)
 
     async def stop(self) -> None:
-        """Take and give up no more queues; heartbeats end, too."""
+        """Stop taking and giving up queues, and end the heartbeats."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

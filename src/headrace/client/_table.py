@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _FREE, _DELETED = -1, -2
 _LEAST = 1024
-#: Used slots that the index may have, as a part of all, before it grows.
+#: Share of the slots that may be used before the index grows.
 _FULL = 0.8
 #: The same after it has grown.
 _ROOMY = 0.7
@@ -47,7 +47,7 @@ def digests_of(keys: list[bytes]) -> tuple[Int64s, Int64s]:
 
 
 class RowIndex:
-    """Rows by key: open addressing, all keys of a call at once.
+    """Finds rows by key, all keys of a call at once, with open addressing.
 
     Examples
     --------
@@ -72,13 +72,13 @@ class RowIndex:
         return _SLOT * len(self._rows)
 
     def find(self, digests: tuple[Int64s, Int64s]) -> Int64s:
-        """Row of each key; -1 where a key has none."""
+        """Return the row of each key; -1 where a key has none."""
         slots = self._slots(digests)
         rows = np.where(slots < 0, _FREE, self._rows[slots])
         return np.maximum(rows, _FREE)
 
     def find_one(self, key: bytes) -> int:
-        """Row of one key, -1 if it has none; arrays would cost ten times as much."""
+        """Return the row of one key, or -1; arrays would cost ten times as much."""
         low, high = hash(key), hash(b"\0" + key)
         slot = low & self._mask
         while (row := int(self._rows.item(slot))) != _FREE:
@@ -88,7 +88,7 @@ class RowIndex:
         return _FREE
 
     def put(self, digests: tuple[Int64s, Int64s], rows: Int64s) -> Int64s:
-        """Set the rows of keys, each of which is given once; the rows they had are returned."""
+        """Set the rows of keys, each given once, and return the rows that they had."""
         self._reserve(len(rows))
         low, high = digests
         replaced: list[Int64s] = []
@@ -113,7 +113,7 @@ class RowIndex:
         self._rows[self._slots(digests)] = rows
 
     def remove(self, digests: tuple[Int64s, Int64s]) -> Int64s:
-        """Forget keys; the rows they had are returned."""
+        """Forget keys, and return the rows that they had."""
         slots = self._slots(digests)
         slots = slots[slots >= 0]
         old = self._rows[slots]
@@ -125,7 +125,7 @@ class RowIndex:
     def _claim(
         self, slots: Int64s, keys: Int64s, digests: tuple[Int64s, Int64s], rows: Int64s
     ) -> Int64s:
-        """Put keys into free slots; of two that want one slot, the one that did not get it."""
+        """Put keys into free slots, and return those whose slot went to another key."""
         self._rows[slots] = rows[keys]
         won = self._rows[slots] == rows[keys]
         winners, places = keys[won], slots[won]
@@ -137,7 +137,7 @@ class RowIndex:
         return lost
 
     def _slots(self, digests: tuple[Int64s, Int64s]) -> Int64s:
-        """Slot of each key; -1 where there is none."""
+        """Return the slot of each key; -1 where there is none."""
         low, high = digests
         found = np.full(len(low), -1, np.int64)
         at = self._first(low)
@@ -172,30 +172,30 @@ class RowIndex:
         self._high: Any = np.zeros(size, np.int64)
         self._rows: Any = np.full(size, _FREE, np.int64)
         self._live = 0
-        #: Slots that are not free: also those of keys that were removed.
+        #: Slots that are not free, those of removed keys included.
         self._used = 0
 
 
 #: RIP-58 marks a delete by this property, as its producer refuses empty bodies.
 DELETE_MARKER = "empty_body"
-#: A row's number is that of its block and its place there.
+#: A row's number is made of its block's number, above these bits, and its place in the block.
 _BLOCK_SHIFT = 32
-#: Blocks with fewer rows are put together when there are many.
+#: Blocks with fewer rows are merged when there are many.
 _SMALL = 4096
 _MANY = 32
-#: Rows that are out of date may be so many before blocks are written anew.
+#: Number of out-of-date rows from which blocks are written anew.
 _DEAD = 65_536
 _LARGEST = 256 << 20
 
 
 @dataclass(slots=True, eq=False)
 class _RowBlock:
-    """Rows that arrived together, or were put together."""
+    """Rows that arrived together, or were merged."""
 
     number: int
     queue: MessageQueue
     keys: pa.BinaryArray
-    #: Keys that are not text; None: all of them are.
+    #: Keys that are not text; None if all of them are.
     exact: pa.BinaryArray | None
     bodies: pa.BinaryArray
     #: Rows that still hold the last value of their key.
@@ -256,7 +256,7 @@ class KeyedRows:
             return self._index.size + sum(block.size for block in self._blocks.values())
 
     def get(self, key: bytes) -> bytes | None:
-        """Value of a key, None if it has none."""
+        """Return the value of a key; None if it has none."""
         with self._lock:
             row = self._index.find_one(key)
             if row < 0:
@@ -266,7 +266,7 @@ class KeyedRows:
         return value
 
     def items(self, prefix: bytes = b"") -> Iterator[tuple[Any, bytes]]:
-        """Keys and values as they are now, block by block."""
+        """Yield keys and values as they are now, block by block."""
         with self._lock:
             parts = [(block, self._live(block)) for block in self._blocks.values()]
         for block, live in parts:
@@ -280,7 +280,7 @@ class KeyedRows:
             yield from zip(keys_from_columns(keys, exact), bodies.to_pylist(), strict=True)
 
     def apply(self, queue: MessageQueue, columns: MessageColumns) -> None:
-        """Take messages of a queue that follow those taken before: the last one of a key counts."""
+        """Take a queue's messages that follow those taken before; each key's last one counts."""
         keys = columns.property(KEYS)
         present = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
         texts = keys.take(pa.array(present)).to_pylist()
@@ -375,7 +375,7 @@ def _chosen(digests: tuple[Int64s, Int64s], places: Int64s) -> tuple[Int64s, Int
 
 
 def _last_of_each(digests: tuple[Int64s, Int64s]) -> Int64s:
-    """Places of the last occurrence of each key, in their order."""
+    """Return the places of the last occurrence of each key, in order."""
     low, high = digests
     if not len(low):
         return np.empty(0, np.int64)

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 
 class GroupAdministration(Openable):
-    """Look after consumer groups.
+    """Looks after consumer groups.
 
-    Caller: AsyncAdmin, which is one.
+    Caller: AsyncAdmin, its subclass.
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -91,7 +91,7 @@ class GroupAdministration(Openable):
         return sorted({member.client_id for each in found for member in each.connection_set})
 
     async def set_group_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set the next offset that a group reads from queues; it should have no member now."""
+        """Set the next offset that a group reads from queues; it should have no members."""
         await AsyncPullConsumer(self.client, group).commit(offsets)
 
     async def groups(self) -> list[str]:
@@ -99,7 +99,7 @@ class GroupAdministration(Openable):
         return sorted({name async for table in self._group_tables() for name in table})
 
     async def group_config(self, group: str) -> SubscriptionGroupConfig:
-        """Settings of a group, as its first broker has them.
+        """Return the settings of a group, as its first broker has them.
 
         Raises
         ------
@@ -124,19 +124,19 @@ class GroupAdministration(Openable):
     async def set_group_config(self, config: SubscriptionGroupConfig) -> None:
         """Make a group, or change its settings, on all brokers.
 
-        For example ``retry_max_times``, or ``consume_enable`` to stop its members.
+        Examples are ``retry_max_times``, and ``consume_enable``, which stops its members.
         """
         make = partial(Command, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, dumps(config))
         for broker in await self.client.brokers():
             await self.client.ask_broker(broker, make)
 
     async def lag(self, group: str, topic: str | None = None) -> GroupLag:
-        """Return how far a group is behind, by queue and in all; it need not ever have connected.
+        """Return how far a group is behind, by queue and in all; it may never have connected.
 
         Parameters
         ----------
         topic
-            Only this topic; all that the group has offsets in or reads, if not given.
+            The only topic to look at; by default all that the group has offsets in or reads.
 
         Raises
         ------
@@ -148,14 +148,14 @@ class GroupAdministration(Openable):
     async def reset_group(
         self, group: str, topic: str, to: datetime | Literal["first", "last"]
     ) -> dict[MessageQueue, int]:
-        """Set a group back or ahead in a topic, and tell where it goes on.
+        """Set a group back or ahead in a topic, and return where it goes on.
 
-        Members that run hear of it with their next pull.
+        Running members hear of it with their next pull.
 
         Parameters
         ----------
         to
-            A time (what was stored then or later is read), or an end of the topic.
+            A time (messages stored then or later are read), or an end of the topic.
         """
         queues = await self.client.queues(topic)
         consumer = AsyncPullConsumer(self.client, group)
@@ -196,14 +196,14 @@ class GroupAdministration(Openable):
 
 
 #: How long a new topic may take until its route names all its brokers: a broker tells name servers
-#: at once, and should that be lost, again within 30 s, or when it is asked once more.
+#: at once; if that is lost, it does so again within 30 s, or when it is asked once more.
 _ROUTE_TIMEOUT = timedelta(seconds=40)
 _ROUTE_AGAIN = timedelta(seconds=8)
 _ROUTE_PAUSE = 0.05
 
 
 class AsyncAdmin(GroupAdministration):
-    """Look after a cluster.
+    """Looks after a cluster.
 
     Parameters
     ----------
@@ -231,9 +231,9 @@ class AsyncAdmin(GroupAdministration):
         attributes
             For example ``{"cleanup.policy": "COMPACTION"}``; only a new topic takes them.
         brokers
-            Names of the brokers that shall hold it; all brokers, if not given.
+            Names of the brokers that hold it; by default all brokers.
         perm
-            What it allows on them; ``Perm(0)`` takes its name there, and nothing else.
+            What the topic allows on them; ``Perm(0)`` only reserves its name there.
 
         Raises
         ------
@@ -255,11 +255,11 @@ class AsyncAdmin(GroupAdministration):
             await asyncio.gather(*(self.client.ask_broker(broker, make) for broker in chosen))
 
         await create(attributes or {})
-        # Brokers refuse attributes of a topic that is there.
+        # Brokers refuse attributes for a topic that exists.
         await self._await_route(name, queues, set(chosen), again=lambda: create({}))
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic and its messages; one that does not exist is no error."""
+        """Delete a topic and its messages; a missing topic is no error."""
         ext = {"topic": name}
         for broker in await self.client.brokers():
             await self.client.ask_broker(
@@ -271,14 +271,14 @@ class AsyncAdmin(GroupAdministration):
         self.client.forget_route(name)
 
     async def topics(self) -> list[str]:
-        """List the names of all topics, those of the system too."""
+        """List the names of all topics, system topics included."""
         answer = await self.client.ask_name_server(
             lambda: Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         )
         return sorted(loads(answer.payload, TopicList).topic_list)
 
     async def topic_exists(self, name: str) -> bool:
-        """Tell whether a topic exists now."""
+        """Return whether a topic exists now."""
         try:
             await self.client.route(name, refresh=True)
         except TopicNotFoundError:
@@ -286,7 +286,7 @@ class AsyncAdmin(GroupAdministration):
         return True
 
     async def topic_config(self, name: str, broker: str | None = None) -> dict[str, TopicConfig]:
-        """Settings of a topic on each broker that holds it, or on one of them.
+        """Return the settings of a topic on each broker that holds it, or on one of them.
 
         Raises
         ------
@@ -329,7 +329,7 @@ class AsyncAdmin(GroupAdministration):
     # Brokers
 
     async def cluster_info(self) -> ClusterInfo:
-        """All brokers and clusters."""
+        """Return all brokers and clusters."""
         return await self.client.cluster_info()
 
     async def broker_status(self, broker: str) -> dict[str, str]:
@@ -340,7 +340,7 @@ class AsyncAdmin(GroupAdministration):
         return dict(sorted(loads(answer.payload, RuntimeInfo).table.items()))
 
     async def broker_config(self, broker: str) -> dict[str, str]:
-        """Settings of a broker, by RocketMQ's names of them."""
+        """Return the settings of a broker, by RocketMQ's names for them."""
         answer = await self.client.ask_broker(
             broker, lambda: Command(RequestCode.GET_BROKER_CONFIG)
         )
@@ -373,7 +373,7 @@ class AsyncAdmin(GroupAdministration):
         Raises
         ------
         NotFoundError
-            If the broker that it names is not one of this cluster.
+            If the id names a broker that is not in this cluster.
         BrokerError
             If that broker holds no message there.
         """

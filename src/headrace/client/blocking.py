@@ -61,7 +61,7 @@ class LoopCaller(Protocol):
 
 
 class _Call(Generic[T]):
-    """One coroutine on its way through the loop, awaited by a thread.
+    """A coroutine on its way through the loop, awaited by a thread.
 
     A bare lock costs a third of what a ``concurrent.futures.Future`` with its condition costs.
     """
@@ -120,7 +120,7 @@ class LoopThread:
         self.loop.run_forever()
 
     def _fail(self, error: BaseException) -> None:
-        """Let nobody wait for a loop that has ended."""
+        """Fail all calls, as a loop that has ended answers none."""
         self.failure = error
         self._end_calls()
 
@@ -136,8 +136,8 @@ class LoopThread:
         Raises
         ------
         RuntimeError
-            If called on the loop's own thread, which would wait for itself; or that thread has
-            ended by an error.
+            If called on the loop's own thread, which would wait for itself, or if that thread has
+            ended with an error.
         """
         if threading.get_ident() == self._thread.ident:
             coroutine.close()
@@ -190,7 +190,7 @@ _inherited: list[LoopThread] = []
 
 @contextmanager
 def called_by(provide: Callable[[], LoopCaller | None]) -> Iterator[None]:
-    """Let blocking calls of this process be run by what ``provide`` gives at each; None: as ever.
+    """Run each blocking call of this process by what ``provide`` returns; None: as usual.
 
     For simulations: one thread, a clock of its own, connections in memory.
     """
@@ -203,7 +203,7 @@ def called_by(provide: Callable[[], LoopCaller | None]) -> Iterator[None]:
 
 
 def loop_thread() -> LoopCaller:
-    """The loop of this process, started at the first call."""
+    """Return the loop of this process, which starts at the first call."""
     global _current
     given = None if _provide is None else _provide()
     if given is not None:
@@ -234,12 +234,12 @@ def _forget_lock() -> None:
 os.register_at_fork(after_in_child=_forget_lock)
 
 
-# How a blocking twin is made from an asynchronous class: one method at a time, types kept.
+# A blocking twin is made from an asynchronous class one method at a time, with types kept.
 
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A", bound=Openable)
-# What is made for a class serves those that inherit from it, too.
+# A method made for a class also serves its subclasses.
 A_co = TypeVar("A_co", bound=Openable, covariant=True)
 
 
@@ -355,7 +355,7 @@ class Client(Twin[AsyncClient]):
 
 
 class Producer(Twin[AsyncProducer]):
-    """Send messages: see ``AsyncProducer``."""
+    """Sends messages: see ``AsyncProducer``."""
 
     def __init__(self, client: Client, group: str | None = None) -> None:
         super().__init__(AsyncProducer(client.asynchronous, group))
@@ -406,7 +406,7 @@ class TableWriter(Twin[AsyncTableWriter]):
 
 
 class TransactionProducer(Twin[AsyncTransactionProducer]):
-    """Send messages that belong to a transaction: see ``AsyncTransactionProducer``."""
+    """Sends messages that belong to a transaction: see ``AsyncTransactionProducer``."""
 
     def __init__(self, client: Client, group: str, check: Check) -> None:
         super().__init__(AsyncTransactionProducer(client.asynchronous, group, check))
@@ -440,7 +440,7 @@ class TransactionProducer(Twin[AsyncTransactionProducer]):
 
 
 class PullConsumer(Twin[AsyncPullConsumer]):
-    """Read queues by offset: see ``AsyncPullConsumer``."""
+    """Reads queues by offset: see ``AsyncPullConsumer``."""
 
     def __init__(
         self, client: Client, group: str | None = None, *, committed: bool = False
@@ -474,7 +474,7 @@ class Jobs(Twin[AsyncJobs]):
 
 
 class GroupConsumer(Twin[AsyncGroupConsumer]):
-    """One member of a consumer group: see ``AsyncGroupConsumer``.
+    """A member of a consumer group: see ``AsyncGroupConsumer``.
 
     It reads in the background, so it does not survive a fork.
     """
@@ -497,7 +497,7 @@ class GroupConsumer(Twin[AsyncGroupConsumer]):
 
 
 class PushConsumer(Twin[AsyncPushConsumer]):
-    """One member of a consumer group that calls a listener: see ``AsyncPushConsumer``.
+    """A member of a consumer group that calls a listener: see ``AsyncPushConsumer``.
 
     A plain listener runs on threads of its own and may use this blocking client.
 
@@ -533,7 +533,7 @@ class PushConsumer(Twin[AsyncPushConsumer]):
 
 
 class Admin(Twin[AsyncAdmin]):
-    """Look after a cluster: see ``AsyncAdmin``."""
+    """Looks after a cluster: see ``AsyncAdmin``."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(AsyncAdmin(client.asynchronous))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # Trying again: pauses that double, with jitter, until the patience is over.
 
-# Of its own: what a program has seeded stays as it is.
+# A generator of its own: the one that a program may have seeded stays as it is.
 _chance = random.Random()
 
 
@@ -55,7 +55,7 @@ async def retrying(
 ) -> T:
     """Await ``attempt()`` until it succeeds, fails for good, or ``patience()`` seconds are over.
 
-    Patience is asked for after each failure: an address that has answered once deserves more of it.
+    ``patience`` is called after each failure: an address that has answered once deserves more.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -81,10 +81,9 @@ _NEXT_NAME_SERVER = 2.0
 
 
 class Openable:
-    """What ``async with`` opens and closes, as everything is that talks to a cluster.
+    """The base of everything that talks to a cluster: ``async with`` opens and closes it.
 
-    What has nothing to open or close, as it works by the connections of its client, may be used
-    without it.
+    An object that has nothing to open, as it uses its client's connections, also works without.
     """
 
     async def start(self) -> None:
@@ -108,7 +107,7 @@ class Openable:
 
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
-    """What a client has done so far."""
+    """Counts of what a client has done so far."""
 
     #: Open connections.
     connections: int
@@ -158,7 +157,7 @@ class AsyncClient(Openable):
         return AsyncClient(";".join(self.name_servers), self.settings)
 
     async def close(self) -> None:
-        """Close all connections; what waits for an answer fails."""
+        """Close all connections; requests that wait for an answer fail."""
         await self._own_session().close()
 
     def statistics(self) -> ClientStatistics:
@@ -176,7 +175,7 @@ class AsyncClient(Openable):
     def on_request(self, code: int, handler: ServerHandler) -> Callable[[], None]:
         """Have a handler called with the requests of this code that servers send.
 
-        The answer is that of the first handler that has one.  Call what is returned to end it.
+        The first handler that has an answer gives it.  Call the returned function to end this.
         """
         handlers = self._handlers.setdefault(code, [])
         handlers.append(handler)
@@ -192,7 +191,7 @@ class AsyncClient(Openable):
         expect: Collection[int] = (0,),
         timeout: timedelta | None = None,
     ) -> Command:
-        """Send one request to an address, once, and give its answer.
+        """Send one request to an address, once, and return its answer.
 
         Raises
         ------
@@ -249,7 +248,7 @@ class AsyncClient(Openable):
             failure: HeadraceError | None = None
             addresses = self._own_session().by_preference(self.name_servers)
             for address in addresses:
-                # What is known is known to all of them: a machine that is gone is not waited for.
+                # All name servers know the same, so a machine that is gone is not waited for.
                 limit = None if address == addresses[-1] else _NEXT_NAME_SERVER
                 try:
                     async with asyncio.timeout(limit):
@@ -276,7 +275,7 @@ class AsyncClient(Openable):
         timeout: timedelta | None = None,
         final: tuple[type[HeadraceError], ...] = (),
     ) -> Command:
-        """Send a request to a broker, by its name, again while that may help.
+        """Send a request to a broker, by its name, and retry while that may help.
 
         ``make`` builds the command for each try.
         """
@@ -309,7 +308,7 @@ class AsyncClient(Openable):
         expect: Collection[int] = (0,),
         timeout: timedelta | None = None,
     ) -> Command:
-        """Send a request about a queue to the broker that holds it, again while that may help."""
+        """Send a request about a queue to its broker, and retry while that may help."""
         return await self.retry(
             lambda: self.ask_queue_once(queue, make(), expect=expect, timeout=timeout)
         )
@@ -334,14 +333,14 @@ class AsyncClient(Openable):
     # Where things are
 
     async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
-        """Tell which brokers hold a topic, from memory while that is fresh enough.
+        """Return which brokers hold a topic, from memory while that is fresh enough.
 
         Raises
         ------
         TopicNotFoundError
             If there is no such topic.
         ConnectionFailedError
-            If it is one that :meth:`expect` names, and no broker has shown it for too long.
+            If the topic is an expected one, and no broker has shown it for too long.
         """
         routes = self._own_session().routes
         now = asyncio.get_running_loop().time()
@@ -355,7 +354,7 @@ class AsyncClient(Openable):
         return route
 
     def expect(self, topics: Iterable[str]) -> None:
-        """Take topics to exist: brokers that do not show them are away, and are waited for.
+        """Assume that topics exist: brokers that do not show them are away, and are waited for.
 
         A name server forgets a broker that ends or is cut off, and its topics with it.
         """
@@ -375,7 +374,7 @@ class AsyncClient(Openable):
         return await self.retry(lambda: self._expected_queues(topic, for_))
 
     async def broker_of(self, queue: MessageQueue) -> str:
-        """Name of the broker that holds a queue; where a static topic's is, the route tells.
+        """Return the name of the broker that holds a queue; a static topic's route tells it.
 
         Raises
         ------
@@ -400,7 +399,7 @@ class AsyncClient(Openable):
         return info
 
     async def brokers(self) -> dict[str, str]:
-        """Address of the master of every broker, by name."""
+        """Return the address of every broker's master, by the broker's name."""
         info = await self.cluster_info()
         return {
             name: data.master
@@ -409,14 +408,14 @@ class AsyncClient(Openable):
         }
 
     async def broker_address(self, broker: str) -> str:
-        """Address of the master of a broker.
+        """Return the address of a broker's master.
 
         Raises
         ------
         NotFoundError
             If no broker of this name was ever heard of.
         ConnectionFailedError
-            The same, where :meth:`expect` says that there must be brokers.
+            The same, but :meth:`expect` says that there must be brokers.
         """
         session = self._own_session()
         known = session.addresses.get(broker)
@@ -436,9 +435,9 @@ class AsyncClient(Openable):
     # Inside
 
     async def is_headrace(self, broker: str | None = None) -> bool:
-        """Tell whether a broker commits whole batches as one unit; by default, whether a cluster does.
+        """Return whether a broker, by default the cluster, commits whole batches as one unit.
 
-        A unit is on one broker: no cluster of several commits one, whichever kind they are.
+        A unit is on one broker: no cluster of several brokers, of whatever kind, commits one.
         """
         there = (await self.cluster_info()).broker_addr_table if broker is None else [broker]
         return len(there) == 1 and await self._has_capabilities(*there)

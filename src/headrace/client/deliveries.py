@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.protocol.messages import StoredMessage
 
 
-# What becomes of a message that a listener has seen.
+# Answers that say what becomes of a message that a listener has seen.
 
 #: How long each delay level waits, from level 1 on, as brokers have them by default.
 DELAY_LEVELS = (
@@ -30,12 +30,12 @@ DELAY_LEVELS = (
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A listener's answer: not now, bring the message again later.
+    """A listener's answer that has the message delivered again later.
 
     Parameters
     ----------
     delay
-        How long to wait; any time is possible.  None: the broker's ladder, which waits longer
+        How long to wait; any time is possible.  None uses the broker's ladder, which waits longer
         each time, from 10 s to 2 h.
     level
         RocketMQ's delay level, 1 to 18, instead of a time.
@@ -56,7 +56,7 @@ class Retry:
             )
         if self.delay is not None and (self.level or self.delay < timedelta(0)):
             raise ConfigurationError(
-                f"a retry after {self.delay} at level {self.level} cannot be",
+                f"a retry after {self.delay} at level {self.level} is not possible",
                 hint="give a delay that is not negative, or a level",
             )
 
@@ -80,7 +80,7 @@ Outcome = Retry | _Word | None
 
 
 def delay_level_of(delay: timedelta) -> int | None:
-    """Find the delay level that waits exactly so long.
+    """Return the delay level that waits exactly so long; None if none does.
 
     >>> delay_level_of(timedelta(seconds=5)), delay_level_of(timedelta(seconds=6))
     (2, None)
@@ -92,7 +92,7 @@ logger = logging.getLogger("headrace.client")
 
 
 class Delivery:
-    """One message, and what becomes of it: use it as a context, or call one of its methods.
+    """A message to acknowledge or give back: use it as a context, or call one of its methods.
 
     As a context it is acknowledged at the end of the block; an exception there is logged with its
     line, and the message comes again later.  All methods may be called from any thread.
@@ -111,11 +111,11 @@ class Delivery:
         self._settled: asyncio.Future[Outcome] = self._loop.create_future()
 
     def ack(self) -> None:
-        """Say that the message is processed."""
+        """Acknowledge the message: it is processed."""
         self._settle(None)
 
     def retry(self, delay: timedelta | None = None, *, level: int = 0) -> None:
-        """Have the message come again: see ``Retry``."""
+        """Have the message delivered again: see ``Retry``."""
         self._settle(Retry(delay, level))
 
     def dead_letter(self) -> None:

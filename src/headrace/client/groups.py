@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSize:
-    """How much each pull asks for, and how long it may wait."""
+    """Limits of how much each pull asks for, and of how long it may wait."""
 
     max_messages: int
     max_bytes: int
@@ -43,7 +43,7 @@ async def follow(
 ) -> AsyncGenerator[PullResult | HeadraceError, None]:
     """Yield the answers of all pulls from an offset on, empty ones too, and their failures.
 
-    The next pull is sent when the next answer is asked for: who waits with that holds back the
+    The next pull is sent when the next answer is asked for, so a slow caller holds back the
     broker.
     """
     pause = puller.client.settings.retry_backoff_limit.total_seconds()
@@ -71,9 +71,9 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """How a group consumer reads."""
+    """Options of a group consumer."""
 
-    #: Where to begin in a queue of which the group has no offset.
+    #: Where to begin in a queue for which the group has no offset.
     start: Start = "last"
     #: Whether offsets are committed by themselves, of what ``poll`` returned before its last call.
     auto_commit: bool = True
@@ -93,11 +93,11 @@ class GroupOptions:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatistics:
-    """What a member of a group does now and has done so far."""
+    """Counts of what a member of a group does now and has done so far."""
 
     #: Queues assigned to this member, with the next offset that ``poll`` returns.
     positions: dict[MessageQueue, int]
-    #: Times that the assignment changed.
+    #: How often the assignment has changed.
     rebalances: int
     #: Blocks returned by ``poll``.
     blocks: int
@@ -106,9 +106,9 @@ class GroupStatistics:
 
 
 class AsyncGroupConsumer(Openable):
-    """One member of a consumer group.
+    """A member of a consumer group, which polls for blocks of messages.
 
-    Queues are divided as RocketMQ's own average rule does, so members in Java and here agree.
+    Queues are divided by RocketMQ's own average rule, so members in Java and here agree.
     What a member has not committed is read again by the next owner of the queue.
 
     Parameters
@@ -167,12 +167,12 @@ class AsyncGroupConsumer(Openable):
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            # The caller got through what it was given.
+            # The caller has processed all that it was given.
             self._processed.update(self._positions)
         await self.close()
 
     def statistics(self) -> GroupStatistics:
-        """Tell what this member holds and has done."""
+        """Return what this member holds and has done."""
         rebalances = self._sharing.rebalances if self._sharing is not None else 0
         return GroupStatistics(dict(self._positions), rebalances, self._blocks, self._commits)
 
@@ -186,7 +186,7 @@ class AsyncGroupConsumer(Openable):
         role = MemberRole(
             group=self.group,
             subscriptions=dict.fromkeys(self.topics, self.options.tags),
-            # Java's lite pull consumers end their ids alike.
+            # Java's lite pull consumers end their ids the same way.
             client_id=new_client_id("@STREAM"),
         )
         self._sharing = Sharing(Membership(self.client, role), self, settings, self._fail)
@@ -228,9 +228,9 @@ class AsyncGroupConsumer(Openable):
         Raises
         ------
         HeadraceError
-            If reading a queue failed for longer than is tried again; the next call goes on.
+            If reading a queue failed for longer than it is retried; the next call goes on.
         BaseException
-            What has ended this member in the background.
+            The error that has ended this member in the background.
         """
         self._require_alive()
         self._processed.update(self._positions)
@@ -254,7 +254,7 @@ class AsyncGroupConsumer(Openable):
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
-        # A poll that waits has emptied the buffer.
+        # A waiting poll has emptied the buffer.
         with suppress(asyncio.QueueFull):
             self._buffer.put_nowait(None)
 

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: An embedded broker reads bodies of so many bytes (its limit max_json_body), and stores them.
+#: Most bytes of a body that an embedded broker reads (its limit max_json_body) and stores.
 _MOST_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class StageTarget:
-    """The attempt of a task that stages: what a commit names to make its messages visible."""
+    """The attempt of a task that stages; a commit names it to make its messages visible."""
 
     job: str
     epoch: int
@@ -59,7 +59,7 @@ class StageTarget:
 
 @dataclass(frozen=True, slots=True)
 class JobsStatistics:
-    """What was asked for so far."""
+    """Counts of the requests so far."""
 
     opens: int
     plans: int
@@ -70,7 +70,7 @@ class JobsStatistics:
 
 
 class AsyncJobs(Openable):
-    """The commit protocol, spoken with the broker that owns a job's commit topic.
+    """Speaks the commit protocol with the broker that owns a job's commit topic.
 
     Every request may be repeated without harm, and is, until it is answered or
     ``ClientSettings.retry_timeout`` is over.
@@ -107,7 +107,7 @@ class AsyncJobs(Openable):
         Raises
         ------
         RequestNotSupportedError
-            If the broker is no embedded one.
+            If the broker is not an embedded one.
         """
         answer = await self._ask(RequestCode.OPEN_JOB, request, OpenAnswer)
         self._opens += 1

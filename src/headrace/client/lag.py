@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class JobStanding(msgspec.Struct, frozen=True):
-    """Where a job stands."""
+    """Says where a job stands."""
 
     commit_topic: str
     #: Names its newest driver.
     driver: str
     #: Its newest commit record.
     record: CommitRecord
-    #: Who holds the lease of its driver; empty where nobody does.
+    #: The holder of its driver's lease; empty where there is none.
     holder: str = ""
     #: What is staged and not committed.
     staged: list[StagedBatch] = []
@@ -46,7 +46,7 @@ class JobStanding(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """What a queue holds."""
+    """The range of offsets that a queue holds."""
 
     #: First offset.
     begin: int
@@ -58,7 +58,7 @@ class QueueRange:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group has come in a queue."""
+    """A group's progress in a queue."""
 
     #: Next offset that the group reads; -1 if it has none.
     offset: int
@@ -80,9 +80,9 @@ class _Topics(JsonBody):
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a group is behind in one queue."""
+    """A group's lag in one queue."""
 
-    #: Next offset that the group reads; None: it has none, so it has read nothing.
+    #: Next offset that the group reads; None if it has none, so it has read nothing.
     offset: int | None
     #: First offset that the queue holds.
     begin: int
@@ -99,7 +99,7 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a group is behind.
+    """A group's lag, by queue and in all.
 
     Examples
     --------
@@ -125,7 +125,7 @@ class GroupLag:
 
 
 async def group_lag(client: AsyncClient, group: str, topics: Iterable[str] = ()) -> GroupLag:
-    """Work out a group's lag from its offsets and the queues, asked now.
+    """Work out a group's lag from its offsets and queues, which are asked for now.
 
     Caller: AsyncAdmin.
     """

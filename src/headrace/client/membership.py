@@ -1,4 +1,4 @@
-"""Being a member of a consumer group: heartbeats, the list of members, the share of queues."""
+"""Membership of a consumer group: heartbeats, the list of members, the share of queues."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRole:
-    """What a member tells the brokers about itself."""
+    """A member's description of itself for the brokers."""
 
     group: str
     #: Tags by topic; all members must have the same.
@@ -46,11 +46,11 @@ class MemberRole:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Return what the group reads."""
+        """The topics that the group reads."""
         return tuple(self.subscriptions)
 
     def heartbeat(self) -> bytes:
-        """Body of the member's heartbeats."""
+        """Return the body of the member's heartbeats."""
         version = time.time_ns() // 1_000_000
         consumer = ConsumerData(
             group_name=self.group,
@@ -66,17 +66,17 @@ class MemberRole:
 
 
 class Membership:
-    """What brokers know of one member of a group, and what it learns from them.
+    """Keeps one member of a group known to the brokers, and learns of the others from them.
 
-    Consumers have one by themselves.  Others that want to know of each other may have one, too: a
-    broker drops a member when its connection ends, and tells the rest at once.
+    Each consumer makes its own.  Other programs that want to know of each other may use one, too:
+    a broker drops a member when its connection ends, and tells the rest at once.
 
     Parameters
     ----------
     client
         Connection to the cluster.
     role
-        What the member tells of itself.
+        What the member tells about itself.
 
     Examples
     --------
@@ -100,12 +100,12 @@ class Membership:
         )
 
     async def heartbeat(self) -> None:
-        """Tell all brokers that hold one of the topics that this member lives."""
+        """Tell all brokers that hold one of the topics that this member is alive."""
         brokers = await self._brokers()
         await asyncio.gather(*(self._beat(broker) for broker in brokers))
 
     async def share(self, topic: str) -> list[MessageQueue] | None:
-        """Work out this member's queues of a topic; None: they cannot be told now."""
+        """Work out this member's queues of a topic; None if they are not known now."""
         try:
             queues = await self._client.queues(topic)
         except TopicNotFoundError:
@@ -165,5 +165,5 @@ def new_client_id(suffix: str = "") -> str:
 
 
 def host_name() -> str:
-    """Name of this machine, as client ids begin."""
+    """Return the name of this machine, with which client ids begin."""
     return socket.gethostname().replace("@", "-")

@@ -1,4 +1,4 @@
-"""Sending messages: one, a batch, by key, delayed, to a queue, or whole Arrow columns."""
+"""Sends messages: one, a batch, by key, delayed, to a queue, or whole Arrow columns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _STORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where a message, or a batch of them, is stored."""
+    """The place where a message, or a batch of them, is stored."""
 
     queue: MessageQueue
     #: Offset of the (first) message; those of a batch follow one another.
@@ -66,14 +66,14 @@ class SendResult:
     message_id: str = ""
     #: Id of the transaction that the message belongs to, or empty.
     transaction_id: str = ""
-    #: SUCCESS, or which of its copies came too late to be waited for: to send it again makes it
-    #: twice, and not to do so may lose it with the broker's machine.
+    #: SUCCESS, or which of its copies came too late to be waited for: sending it again stores it
+    #: twice, and not doing so may lose it with the broker's machine.
     status: ResponseCode = ResponseCode.SUCCESS
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
-    """What a producer has sent so far."""
+    """Counts of what a producer has sent so far."""
 
     #: Messages that a broker confirmed.
     messages: int
@@ -84,7 +84,7 @@ class ProducerStatistics:
 
 
 class AsyncProducer(Openable):
-    """Send messages.
+    """Sends messages.
 
     A send that fails in a way that may pass is tried again, so a message can arrive twice, but is
     not lost while ``ClientSettings.retry_timeout`` lasts.
@@ -123,8 +123,8 @@ class AsyncProducer(Openable):
         Parameters
         ----------
         queue
-            Where to; by default the queue that belongs to the message's sharding key, else to its
-            key, or with ``by_key=False`` or without a key all queues in turn.
+            Where to; by default the queue of the message's sharding key, or else of its key.
+            Without a key, or with ``by_key=False``, all queues take turns.
         once
             Try once: a failure that may pass leaves open whether the message has arrived, but it
             cannot have arrived twice.
@@ -157,10 +157,10 @@ class AsyncProducer(Openable):
         await self.client.send_oneway(await self.client.broker_address(broker), command)
 
     async def queue_for(self, topic: str, key: object) -> MessageQueue:
-        """Tell to which queue of a topic messages of a key go.
+        """Return the queue of a topic that messages of a key go to.
 
-        It depends on nothing but the key and the topic's number of queues: every process and
-        every release chooses alike, see ``headrace.keys``.
+        It depends only on the key and the topic's number of queues: every process and every
+        release chooses the same one, see ``headrace.keys``.
         """
         return await self._chooser(topic, None, encode_key(key))()
 
@@ -192,10 +192,10 @@ class AsyncProducer(Openable):
     async def send_many(self, messages: Iterable[Message]) -> list[SendResult]:
         """Send messages in batches, each message to the queue of its key; one result per request.
 
-        The messages of a key, as all of one queue, stay in the order that they are given in;
+        Messages of a key, like all messages of a queue, keep the order in which they are given;
         queues are sent to at the same time.  Messages without a key go to all queues in turn,
         request by request.  Requests are filled up to ``ClientSettings.batch_size`` with messages
-        that have one time ``born``; each arrives whole or not at all.
+        of the same time ``born``; each arrives whole or not at all.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class AsyncProducer(Openable):
         TopicNotFoundError
             If a topic does not exist.
         HeadraceError
-            If a queue could not be sent to: of its messages a beginning may have arrived, those
+            If sending to a queue failed: the first of its messages may have arrived, and those
             for other queues have.
 
         Examples
@@ -255,14 +255,14 @@ class AsyncProducer(Openable):
         Parameters
         ----------
         keys
-            The KEYS property of each message; null: it has none.
+            The KEYS property of each message; null if it has none.
         properties
             All properties of each message, raw, instead of ``keys``.
         born
             When the messages were made, in ms since 1970; now, if not given.
         once
-            Try each request once: after a failure that may pass, what arrived is a beginning of
-            the messages, none of them twice.
+            Try each request once: after a failure that may pass, the first of the messages may
+            have arrived, none of them twice.
 
         Raises
         ------
@@ -295,7 +295,7 @@ class AsyncProducer(Openable):
         flag: int = 0,
         once: bool = False,
     ) -> SendResult:
-        # All tries carry the same id, by which a message that arrived twice can be told.
+        # All tries carry the same id, so that a message that arrived twice can be recognised.
         unique_key = self._unique_keys.take()
         fields, body, size = self._encoded(message, {**(extra or {}), UNIQ_KEY: unique_key}, flag)
         choose = self._chooser(message.topic, queue, _key_of(message) if by_key else None)
@@ -307,7 +307,7 @@ class AsyncProducer(Openable):
     def _encoded(
         self, message: Message, extra: Mapping[str, str], flag: int = 0
     ) -> tuple[dict[str, str], bytes, int]:
-        """Fields and body of the request that sends a message, and the message's size."""
+        """Return fields and body of the request that sends a message, and the message's size."""
         body, compressed = self._compressed(message.body)
         encoded = message.encoded_properties(extra)
         size = len(body) + len(encoded)

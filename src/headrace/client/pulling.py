@@ -44,7 +44,7 @@ def topic_fields(
     attributes: Mapping[str, str],
     perm: Perm = Perm.READ | Perm.WRITE,
 ) -> dict[str, str]:
-    """Fields of the request that creates or changes a topic."""
+    """Return the fields of the request that creates or changes a topic."""
     fields = {
         "topic": name,
         "defaultTopic": "TBW102",
@@ -74,8 +74,8 @@ async def ensure_group(client: AsyncClient, group: str, brokers: Iterable[str]) 
         make_group = partial(Command, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
         fields = topic_fields(retry_topic, 1, {})
         make_topic = partial(Command, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
-        # Only an admin may; where an account is none, its group was made for it, or the request
-        # that needs the group says that it is missing.
+        # Only an admin may; for other accounts the group was made before, or the request that
+        # needs it says that it is missing.
         with contextlib.suppress(NoPermissionError):
             for broker in sorted(set(brokers)):
                 await client.ask_broker(broker, make_group)
@@ -91,9 +91,9 @@ _PAUSE = 0.005
 
 
 class ReadAhead:
-    """Pulls under way, one behind the other.
+    """Keeps pulls under way, one behind the other.
 
-    Where a pull starts is guessed: as far behind the one before as the last answer reached.
+    Where a pull starts is a guess: as far behind the one before as the last answer reached.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class ReadAhead:
         if result.status is PullStatus.NO_MATCH and result.next_offset > at:
             return result.next_offset
         deadline = asyncio.get_running_loop().time() + self._patience
-        # A RocketMQ that has just made a compacted topic names -1 as its first offset.
+        # A RocketMQ broker that has just made a compacted topic names -1 as its first offset.
         while result.min_offset <= at and (result.max_offset < end or result.min_offset < 0):
             if asyncio.get_running_loop().time() > deadline:
                 break
@@ -190,7 +190,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class PullStatistics:
-    """What a pull consumer has read so far."""
+    """Counts of what a pull consumer has read so far."""
 
     #: Pulls answered, empty ones too.
     pulls: int
@@ -203,19 +203,19 @@ class PullStatistics:
 
 
 class AsyncPullConsumer(Openable):
-    """Read queues by offset, and keep a group's offsets.
+    """Reads queues by offset, and keeps a group's offsets.
 
     Parameters
     ----------
     client
         The connection to the cluster.
     group
-        Consumer group whose offsets ``committed`` and ``commit`` mean.
+        Consumer group whose offsets ``committed`` returns and ``commit`` sets.
     is_member
-        The brokers know the group by heartbeats, so it need not be made.
+        Whether the brokers know the group by heartbeats, so that it need not be made.
     committed
-        Give only what is committed of what jobs write, and each message once; what nobody has
-        tagged passes.  On an embedded broker there is nothing else to read.
+        Whether to return only committed messages of jobs, each of them once; messages that no job
+        has tagged pass.  An embedded broker has nothing else to read.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class AsyncPullConsumer(Openable):
         ahead: int = 16,
         gapless: bool = False,
     ) -> AsyncGenerator[PullResult, None]:
-        """Read all messages of a queue with offsets from ``begin`` up to ``end``, ``end`` left out.
+        """Yield all messages of a queue with offsets from ``begin`` up to ``end``, exclusive.
 
         Pulls are sent ahead while the caller handles a block, and small answers are joined, up to
         ``max_bytes``.  The last block may hold messages at ``end`` and beyond.
@@ -297,14 +297,14 @@ class AsyncPullConsumer(Openable):
             Most pulls under way at once, and fewer when blocks are large.  Where they start is
             guessed from the size of the block before; a wrong guess costs a pull, nothing else.
         gapless
-            Every offset must have a message.  A RocketMQ broker that is deleting a file of its log
-            passes over what was in it, and confirms only later that the queue begins behind it.
+            Whether every offset must have a message.  A RocketMQ broker that deletes a file of its
+            log passes over what was in it, and only later says that the queue begins behind it.
 
         Raises
         ------
         OffsetExpiredError
-            If the queue no longer holds ``begin``, does not reach to ``end``, or has a gap though
-            it must have none.
+            If the queue no longer holds ``begin``, does not reach to ``end``, or has a gap
+            although ``gapless`` is set.
         """
         fields = self._pull_fields(queue, end - begin, max_bytes, _NO_WAIT, "*")
         reader = ReadAhead(
@@ -335,11 +335,11 @@ class AsyncPullConsumer(Openable):
                 yield given
 
     async def begin_offset(self, queue: MessageQueue) -> int:
-        """First offset that a queue still holds."""
+        """Return the first offset that a queue still holds."""
         first = await self._ask_offset(queue, RequestCode.GET_MIN_OFFSET)
         if not first:
             return 0
-        # Of a compacted topic a stock broker names what its commit log still holds, and not what
+        # For a compacted topic a stock broker names what its commit log still holds, and not what
         # compaction has kept for good.
         fields = self._pull_fields(queue, 1, 1, _NO_WAIT, "*")
         kept = await self._pull(queue, fields, 0)
@@ -352,7 +352,7 @@ class AsyncPullConsumer(Openable):
         return await self._ask_offset(queue, RequestCode.GET_MAX_OFFSET)
 
     async def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """First offset that each queue still holds."""
+        """Return the first offset that each queue still holds."""
         return await _for_each(self.begin_offset, queues)
 
     async def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
@@ -360,7 +360,7 @@ class AsyncPullConsumer(Openable):
         return await _for_each(self.end_offset, queues)
 
     async def offset_for_time(self, queue: MessageQueue, time: datetime) -> int:
-        """First offset that was stored at ``time`` or later; the end if there is none."""
+        """Return the first offset stored at ``time`` or later; the end if there is none."""
         return await self._ask_offset(
             queue,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
@@ -371,11 +371,11 @@ class AsyncPullConsumer(Openable):
     async def offsets_for_time(
         self, queues: Iterable[MessageQueue], time: datetime
     ) -> dict[MessageQueue, int]:
-        """First offset of each queue that was stored at ``time`` or later."""
+        """Return the first offset of each queue that was stored at ``time`` or later."""
         return await _for_each(lambda queue: self.offset_for_time(queue, time), queues)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's offset of a queue; None if it never committed one."""
+        """Return the group's offset of a queue; None if it never committed one."""
         try:
             return await self._ask_offset(
                 queue,
@@ -392,8 +392,8 @@ class AsyncPullConsumer(Openable):
             brokers = {await self.client.broker_of(queue) for queue in offsets}
             await ensure_group(self.client, self.group, brokers)
             self._group_exists = True
-        # RocketMQ makes the place of a group's offsets of a topic with the first of them: of two
-        # that come at once, one is lost.
+        # RocketMQ makes the place for a group's offsets of a topic with the first of them: if two
+        # come at once, one of them is lost.
         firsts = {(queue.topic, queue.broker): queue for queue in offsets}
         alone = [queue for place, queue in firsts.items() if place not in self._committed_before]
         await _for_each(lambda queue: self._commit(queue, offsets[queue]), alone)
@@ -473,7 +473,7 @@ async def _joined(
 async def whole_results(
     results: AsyncGenerator[PullResult, None], queue: MessageQueue, begin: int, end: int
 ) -> AsyncGenerator[PullResult, None]:
-    """Pass results on that follow one another from ``begin`` up to ``end``, without a gap.
+    """Yield results that follow one another from ``begin`` up to ``end``, without a gap.
 
     Raises
     ------
@@ -501,8 +501,8 @@ def _missing(queue: MessageQueue, begin: int, end: int) -> OffsetExpiredError:
 def whole_milliseconds(time: datetime) -> int:
     """Return a time in ms since 1970, rounded down.
 
-    Brokers store the whole milliseconds of their clock: what came a moment after ``time`` would not
-    be found by a time that is rounded up.
+    Brokers store whole milliseconds of their clock: a time that is rounded up would not find what
+    came a moment after ``time``.
 
     >>> whole_milliseconds(datetime(1970, 1, 1, 0, 0, 1, 999_999, tzinfo=UTC))
     1999

@@ -25,7 +25,7 @@ logger = logging.getLogger("headrace.client")
 
 
 class AsyncPushConsumer(Openable):
-    """One member of a consumer group, which brings each message to a listener.
+    """A member of a consumer group that brings each message to a listener.
 
     Members here and in Java share the queues.  What the listener has processed is committed
     without holes; what fails comes again later, and is a dead letter after too many tries.  A
@@ -37,7 +37,7 @@ class AsyncPushConsumer(Openable):
     client
         A client of the cluster; the member has a connection of its own.
     group
-        Name of the group; all its members must subscribe alike.
+        Name of the group; all its members must have the same subscriptions.
     subscriptions
         Topics, or tags by topic (``{"lines": "red || blue"}``).
     listener
@@ -162,7 +162,7 @@ class AsyncPushConsumer(Openable):
         return self._closing
 
     def statistics(self) -> PushStatistics | None:
-        """Tell what this member does and has done; None before it was started."""
+        """Return what this member does and has done; None before it was started."""
         return None if self._engine is None else self._engine.statistics()
 
     def assignment(self) -> list[MessageQueue]:
@@ -199,6 +199,6 @@ class AsyncPushConsumer(Openable):
 def _subscriptions(
     told: Sequence[str] | Mapping[str, str], group: str, options: PushOptions
 ) -> dict[str, str]:
-    """Tags by topic, with the topic of what comes again as RocketMQ's members have it."""
+    """Return tags by topic, with the group's retry topic, as RocketMQ's members have it."""
     found = dict(told) if isinstance(told, Mapping) else dict.fromkeys(told, ALL_TAGS)
     return found if options.broadcasting else found | {retry_topic(group): ALL_TAGS}

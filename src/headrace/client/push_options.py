@@ -1,4 +1,4 @@
-"""How a push consumer reads, processes and tries again, and what it tells of itself."""
+"""Options of a push consumer, and what it tells about itself."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from headrace.protocol.routes import MessageQueue
 
 
-# The name of one queue of a topic.
-
-
 _MIB = 1024 * 1024
 #: What RocketMQ takes for "no limit" in ordered groups.
 _WITHOUT_END = 2**31 - 1
@@ -25,7 +22,7 @@ _ZERO = timedelta(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
-    """How a push consumer works.
+    """Options of a push consumer.
 
     Examples
     --------
@@ -33,13 +30,13 @@ class PushOptions:
     2147483647
     """
 
-    #: Where to begin in a queue of which the group has no offset.
+    #: Where to begin in a queue for which the group has no offset.
     start: Start = "last"
     #: Process each queue's messages one after the other, by one member at a time.
     orderly: bool = False
     #: Every member reads everything, and keeps its offsets in a file of its own.
     broadcasting: bool = False
-    #: Most messages that are worked on at once; ordered: most queues.
+    #: Most messages that are worked on at once, or most queues of an ordered consumer.
     concurrency: int = 20
     #: How long the listener may take for a message before it counts as failed.
     consume_timeout: timedelta = timedelta(minutes=15)
@@ -65,7 +62,7 @@ class PushOptions:
     committed: bool = False
     #: How long ``close`` waits for the messages that are worked on.
     stop_timeout: timedelta = timedelta(seconds=30)
-    #: Broadcasting: where offsets are kept; None: where RocketMQ's Java clients keep theirs.
+    #: File of a broadcasting member's offsets; None: where RocketMQ's Java clients keep theirs.
     offsets_file: Path | None = None
 
     def __post_init__(self) -> None:
@@ -75,7 +72,7 @@ class PushOptions:
         for name in ("consume_timeout", "suspend", "stop_timeout"):
             if getattr(self, name) <= _ZERO:
                 raise SettingsError(
-                    f"push option {name} is {getattr(self, name)}, which is no time at all",
+                    f"push option {name} is {getattr(self, name)}, not a positive time",
                     hint="give a positive timedelta",
                 )
         if self.times < 0:
@@ -91,7 +88,7 @@ class PushOptions:
 
 @dataclass(frozen=True, slots=True)
 class PushStatistics:
-    """What a push consumer does now and has done so far."""
+    """Counts of what a push consumer does now and has done so far."""
 
     #: Queues of this member, with the offset before which all messages are done.
     positions: dict[MessageQueue, int]
@@ -113,9 +110,9 @@ class PushStatistics:
     sent_back: int
     #: Messages that failed in a broadcasting group, which does not try again.
     dropped: int
-    #: Messages left out as only the hash of their tag was wanted.
+    #: Messages left out because only the hash of their tag matched.
     filtered: int
     #: Offsets committed.
     commits: int
-    #: Times that the assignment changed.
+    #: How often the assignment has changed.
     rebalances: int

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class PullStatus(enum.Enum):
-    """What a pull found."""
+    """The possible outcomes of a pull."""
 
     FOUND = ResponseCode.SUCCESS
     #: The queue has nothing at this offset yet.
@@ -70,24 +70,24 @@ class PullResult:
     min_offset: int
     #: One past its last offset.
     max_offset: int
-    #: What the queue's offsets are ahead of those in the block: only in static topics, whose
+    #: How far the queue's offsets are ahead of those in the block: only in static topics, whose
     #: queues may have moved from one broker to another.
     offset_delta: int = 0
 
     def columns(self) -> MessageColumns:
         """Decode the block into Arrow columns, without an object per message.
 
-        A body that says it is compressed and cannot be unpacked stays as stored: it is ``packed``.
+        A body that claims to be compressed but cannot be unpacked stays as stored: ``packed``.
 
         Raises
         ------
         ProtocolError
-            The bodies of the block unpack to more than 1 GiB: take ``pieces()``.
+            If the bodies of the block unpack to more than 1 GiB: use ``pieces()``.
         """
         return self._placed(decode_columns(self.block))
 
     def pieces(self) -> Iterator[MessageColumns]:
-        """Decode the block as ``columns()`` does, in as many pieces as its bodies ask for."""
+        """Decode the block as ``columns()`` does, in as many pieces as its bodies need."""
         return map(self._placed, decode_columns(self.block, unpack=False).unpacked())
 
     def _placed(self, columns: MessageColumns) -> MessageColumns:
@@ -102,7 +102,7 @@ class PullResult:
     def messages(self) -> list[StoredMessage]:
         """Decode the block into one object per message.
 
-        A body that says it is compressed and cannot be unpacked stays as stored: its message
+        A body that claims to be compressed but cannot be unpacked stays as stored: its message
         ``is_packed``.
         """
         messages = decode_messages(self.block)
@@ -157,15 +157,15 @@ Pull = Callable[["MessageQueue", int, timedelta], Awaitable[PullResult]]
 
 _IN_BLOCK = f"{TAG}\1".encode()
 _COMMIT_TOPIC = "{}-commitTopic"
-#: Messages before the place where reading begins that are looked at, where a glance does not do:
-#: a late repetition of one of them may follow, and no request of a publisher holds more messages.
+#: How many messages before the first one are looked at where a glance does not suffice: a late
+#: repetition of one of them may follow, and no request of a publisher holds more messages.
 _LOOK_BACK = 16_384
 #: Newest records of a commit topic that are read at first; each says how far its job has come.
 _NEWEST = 32
-#: How long a broker holds back the question for the next record of a commit topic.
+#: How long a broker holds back the request for the next record of a commit topic.
 _POLL = timedelta(seconds=1)
 _NO_WAIT = timedelta(0)
-#: What a consumer gives back comes again with the tag of its first time, in any order.
+#: A message that a consumer gives back comes again with its first tag, in any order.
 _GIVEN_BACK = ("%RETRY%", "%DLQ%")
 _NOWHERE = -1
 
@@ -203,7 +203,7 @@ class _MessageRun:
 
 @dataclass(slots=True)
 class _Commits:
-    """What is known of a job."""
+    """The known commits of a job."""
 
     queue: MessageQueue
     next_offset: int
@@ -213,14 +213,14 @@ class _Commits:
 
 @dataclass(slots=True)
 class _QueueReading:
-    """How far a queue was read, and what was in it."""
+    """A record of how far a queue was read, and of what was in it."""
 
     next_offset: int
     messages: CommittedMessages = field(default_factory=CommittedMessages)
 
 
 class CommittedReading:
-    """Takes out of what pulls give what is not committed, and what is there a second time.
+    """Leaves out of the answers to pulls what is not committed, and what comes a second time.
 
     Caller: AsyncPullConsumer.
 
@@ -229,7 +229,7 @@ class CommittedReading:
     client
         The connection to the cluster.
     pull
-        Pulls at an offset of a queue, waiting so long for a message.
+        Pulls at an offset of a queue, and waits up to a time for a message.
     """
 
     def __init__(self, client: AsyncClient, pull: Pull) -> None:
@@ -241,10 +241,10 @@ class CommittedReading:
         self._shows_parts = False
 
     async def of(self, result: PullResult, offset: int, wait: timedelta) -> PullResult:
-        """Return what is committed of the answer to a pull that began at an offset.
+        """Return the committed part of the answer to a pull that began at an offset.
 
-        A commit is waited for as long as ``wait`` says.  What waits longer is left out, and the
-        answer's ``next_offset`` is where it begins.
+        The call waits up to ``wait`` for a commit.  What is not committed then is left out, and
+        the ``next_offset`` of the answer is where it begins.
         """
         given, _ = await self._given(result, offset, None, wait)
         return given
@@ -255,7 +255,7 @@ class CommittedReading:
         Raises
         ------
         RequestTimeoutError
-            A batch was not committed within ``ClientSettings.retry_timeout``.
+            If a batch was not committed within ``ClientSettings.retry_timeout``.
         """
         patience = self._client.settings.retry_timeout
         given, judged = await self._given(result, offset, end, patience)
@@ -282,8 +282,8 @@ class CommittedReading:
         if reading is None or not follows:
             reading = await self._begin(run, result)
             self._readings[result.queue] = reading
-        # A wait that is given up leaves messages that were judged and not given: they are read
-        # anew, from nowhere.
+        # A cancelled wait leaves messages that were judged and not returned: the next call must
+        # begin anew.
         reading.next_offset = _NOWHERE
         wanted = run if end is None else run.below(end)
         judged = await self._judge(reading.messages, wanted, wait)
@@ -292,7 +292,7 @@ class CommittedReading:
         return _chosen(result, run, judged), judged
 
     async def _has_tags(self, result: PullResult) -> bool:
-        """Tell whether a block holds tagged messages that were not committed as one unit."""
+        """Return whether a block holds tagged messages that were not committed as one unit."""
         queue = result.queue
         if result.status is not PullStatus.FOUND or queue.topic.startswith(_GIVEN_BACK):
             return False
@@ -366,7 +366,7 @@ class CommittedReading:
         return Judged(np.concatenate(keep), judged.waits_for)
 
     async def _committed(self, job: str, batch: int, deadline: float) -> int:
-        """Return the last committed batch of a job, once it is this one, or after a while."""
+        """Wait until ``deadline`` for a batch, and return the last committed batch of the job."""
         if job not in self._commits:
             self._commits.setdefault(job, await self._find(job))
         commits = self._commits[job]
@@ -384,7 +384,7 @@ class CommittedReading:
         result = await self._pull(commits.queue, commits.next_offset, wait)
         if result.status is PullStatus.FOUND:
             for message in result.messages():
-                # Without a body it only has compaction take out older ones.
+                # A message without a body only has compaction remove older ones.
                 if message.body:
                     commits.batches.feed(msgspec.json.decode(message.body, type=CommitHead))
         commits.next_offset = result.next_offset
@@ -410,12 +410,12 @@ class CommittedReading:
                 pass
             if commits.batches.last or begin == first:
                 return commits
-            # They only delete older ones, or the job has committed nothing yet.
+            # These only delete older ones, or the job has committed nothing yet.
             count *= 8
 
 
 def _chosen(result: PullResult, run: _MessageRun, judged: Judged) -> PullResult:
-    """Keep what is to be given out of an answer."""
+    """Return an answer with only the messages to hand out."""
     count = len(judged.keep)
     if count == len(run) and judged.keep.all():
         return result

@@ -1,4 +1,4 @@
-"""How a client connects, waits and tries again."""
+"""Settings of how a client connects, waits and retries."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class ClientSettings:
     lock_interval: timedelta = timedelta(seconds=20)
     #: Largest message that is sent, in bytes, and largest batch.
     max_message_size: int = 4 * _MIB
-    #: Size that the requests of ``Producer.send_many`` and ``send_columns`` are filled to, in bytes.
+    #: Bytes that the requests of ``Producer.send_many`` and ``send_columns`` are filled up to.
     batch_size: int = _MIB
     #: Largest frame that is read, in bytes; a pull must not ask for more than this.
     max_frame_size: int = 64 * _MIB
-    #: Bodies of at least so many bytes are compressed when sent one by one; None: never.
+    #: Bodies of at least so many bytes are compressed when sent one by one; None means never.
     compress_from: int | None = None
-    #: Name of the account that signs requests; None: requests are not signed.
+    #: Name of the account that signs requests; None means that requests are not signed.
     access_key: str | None = None
     #: Secret of the account; never printed.
     secret_key: str | None = field(default=None, repr=False)
@@ -63,18 +63,18 @@ class ClientSettings:
     tls: bool = False
     #: Whether the brokers' certificates must be trusted and hold their names.
     tls_verify: bool = True
-    #: File of the certificates that are trusted, in PEM format; None: those of the system.
+    #: File of the certificates that are trusted, in PEM format; None means those of the system.
     tls_ca: Path | None = None
     #: The certificates themselves, in place of the file.
     tls_ca_data: str | None = field(default=None, repr=False)
 
     def portable(self) -> ClientSettings:
-        """Return the settings for other machines, with the certificates in place of their file.
+        """Return settings for other machines, with the certificates in place of their file.
 
         Raises
         ------
         SettingsError
-            The file is not there, or holds no certificates.
+            If the file is missing or holds no certificates.
         """
         if self.tls_ca is None:
             return self
@@ -82,7 +82,7 @@ class ClientSettings:
 
     @property
     def credentials(self) -> Credentials | None:
-        """Who signs requests."""
+        """The account that signs requests; None if there is none."""
         if self.access_key is None or self.secret_key is None:
             return None
         return Credentials(self.access_key, self.secret_key, self.security_token)
@@ -92,7 +92,7 @@ class ClientSettings:
             value: timedelta = getattr(self, name)
             if value <= timedelta(0):
                 raise SettingsError(
-                    f"client setting {name} is {value}, which is no time at all",
+                    f"client setting {name} is {value}, not a positive time",
                     hint="give a positive timedelta",
                 )
         if (self.access_key is None) != (self.secret_key is None):
@@ -109,10 +109,10 @@ def read_certificates(path: Path) -> str:
     Raises
     ------
     SettingsError
-        The file is not there, or holds no certificates.
+        If the file is missing or holds no certificates.
     """
     try:
-        # Whatever else is in such a file is comment.
+        # Anything else in such a file is a comment.
         text = path.read_text(encoding="ascii", errors="ignore")
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text or "nothing")
     except OSError as error:

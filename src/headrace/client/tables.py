@@ -34,7 +34,7 @@ _NO_WAIT = timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """What a table holds and how far it has read."""
+    """Counts of what a table holds and how far it has read."""
 
     #: Keys that have a value.
     keys: int
@@ -42,7 +42,7 @@ class TableStatistics:
     bytes: int
     #: Messages read so far.
     messages: int
-    #: Messages left out, as they have no key.
+    #: Messages left out because they have no key.
     without_key: int
     #: Next offset to read of each queue.
     positions: dict[MessageQueue, int]
@@ -60,7 +60,7 @@ class AsyncTableReader(Openable):
     client
         The connection to the cluster.
     topic
-        What to read; equal keys must be in one queue, as every send by key of ours has it.
+        What to read; equal keys must be in one queue, where Headrace's sends by key put them.
     wait
         How long the broker holds back a pull that finds nothing.
 
@@ -84,7 +84,7 @@ class AsyncTableReader(Openable):
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
-        #: What brokers answer that will not mend itself, by queue, until they answer otherwise.
+        #: Refusals that will not mend themselves, by queue, until the broker answers otherwise.
         self._refused: dict[MessageQueue, HeadraceError] = {}
         self._messages = 0
 
@@ -113,7 +113,7 @@ class AsyncTableReader(Openable):
     # What the table holds
 
     def get(self, key: object, default: bytes | None = None) -> bytes | None:
-        """Value of a key, as far as the topic has been read; from memory, from any thread.
+        """Return the value of a key from memory, as far as the topic was read; on any thread.
 
         Parameters
         ----------
@@ -124,7 +124,7 @@ class AsyncTableReader(Openable):
         return default if value is None else value
 
     def items(self, prefix: str = "") -> Iterator[tuple[Any, bytes]]:
-        """Keys and values as they are now; only text keys that begin with ``prefix``, if given."""
+        """Iterate over keys and values as they are now; a prefix selects text keys that have it."""
         return self._table.items(prefix.encode())
 
     def __contains__(self, key: object) -> bool:
@@ -134,7 +134,7 @@ class AsyncTableReader(Openable):
         return len(self._table)
 
     def statistics(self) -> TableStatistics:
-        """Tell how much the table holds and how far it is."""
+        """Return how much the table holds and how far it has read."""
         table = self._table
         return TableStatistics(
             len(table), table.size, self._messages, table.without_key, dict(self._positions)
@@ -143,14 +143,14 @@ class AsyncTableReader(Openable):
     # How far it is
 
     async def caught_up(self, timeout: timedelta | None = None) -> None:
-        """Wait until everything is in the table that the topic holds now.
+        """Wait until the table has everything that the topic holds now.
 
         Raises
         ------
         RequestTimeoutError
             If that took longer than ``timeout``.
         HeadraceError
-            A broker refuses to give a queue's messages, for example damaged ones.
+            If a broker refuses to return a queue's messages, for example damaged ones.
         """
         await self.start()
         await self.wait_until(await self._puller.end_offsets(self._positions), timeout)
@@ -160,19 +160,19 @@ class AsyncTableReader(Openable):
         written: SendResult | Mapping[MessageQueue, int],
         timeout: timedelta | None = None,
     ) -> None:
-        """Wait until a message that was sent is in the table: so you read what you have written.
+        """Wait until a sent message is in the table, so that you read what you have written.
 
         Parameters
         ----------
         written
-            What the send returned, or offsets before which everything shall be read.
+            What the send returned, or offsets before which everything must be read.
 
         Raises
         ------
         RequestTimeoutError
             If that took longer than ``timeout``.
         HeadraceError
-            A broker refuses to give a queue's messages, for example damaged ones.
+            If a broker refuses to return a queue's messages, for example damaged ones.
         """
         if isinstance(written, SendResult):
             written = {written.queue: written.offset + written.count}
@@ -231,7 +231,7 @@ class AsyncTableReader(Openable):
 
     def _take(self, queue: MessageQueue, result: PullResult) -> None:
         if result.status is PullStatus.OFFSET_MOVED and self._positions[queue]:
-            # The topic was made anew, or has lost what was not read: what is there counts.
+            # The topic was made anew, or has lost what was not read: what it holds now counts.
             logger.warning("table %r: %s is read anew from its first offset", self.topic, queue)
             self._table.reset(queue)
             self._positions[queue] = 0
@@ -298,7 +298,7 @@ class AsyncTableWriter(Openable):
         return await self._send(key, value)
 
     async def delete(self, key: object) -> SendResult:
-        """Delete a key; one that is not there is no error."""
+        """Delete a key; a missing key is no error."""
         return await self._send(key, b"")
 
     async def _send(self, key: object, value: bytes) -> SendResult:
@@ -317,5 +317,5 @@ class AsyncTableWriter(Openable):
 def _text_of(key: object) -> bytes:
     properties = properties_of_key(key)
     if EXACT_KEY not in properties and KEYS not in properties:
-        raise ConfigurationError("None is no key of a table")
+        raise ConfigurationError("None cannot be a key of a table")
     return properties[KEYS].encode()

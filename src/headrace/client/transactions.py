@@ -1,4 +1,4 @@
-"""Transaction messages: shown only when what the sender did beside them has succeeded."""
+"""Transaction messages, shown only if what the sender did beside them has succeeded."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ logger = logging.getLogger("headrace.client")
 
 
 class LocalTransactionState(enum.Enum):
-    """How the sender's own transaction ended."""
+    """The possible ends of the sender's own transaction."""
 
     COMMIT_MESSAGE = int(SysFlag.COMMITTED)
     ROLLBACK_MESSAGE = int(SysFlag.ROLLED_BACK)
-    #: Not known now: the broker asks later, any producer of the group.
+    #: Not known now: the broker asks any producer of the group later.
     UNKNOWN = 0
 
 
@@ -49,10 +49,10 @@ _UNKNOWN = LocalTransactionState.UNKNOWN
 Local = Callable[
     ["Message", str], "LocalTransactionState | Awaitable[LocalTransactionState | None] | None"
 ]
-"""A user's transaction: of the message and the transaction's id; None means that it succeeded."""
+"""A user's transaction, called with the message and the transaction's id; None means success."""
 
 Check = Callable[["StoredMessage"], "LocalTransactionState | Awaitable[LocalTransactionState]"]
-"""Tells how the transaction of a half message ended."""
+"""A function that tells how the transaction of a half message ended."""
 
 
 class Transaction:
@@ -85,25 +85,25 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class TransactionStatistics:
-    """What a transaction producer has done so far."""
+    """Counts of what a transaction producer has done so far."""
 
     #: Half messages sent.
     begun: int
     #: Transactions ended by this producer: by their sender or after a check.
     committed: int
     rolled_back: int
-    #: Times that a state was not known.
+    #: How often a state was not known.
     unknown: int
     #: Half messages that brokers asked about.
     checks: int
 
 
 class AsyncTransactionProducer(AsyncProducer):
-    """Send messages that are shown only if a transaction beside them succeeds.
+    """Sends messages that are shown only if a transaction beside them succeeds.
 
-    The message goes to the broker first, as a half message that nobody sees.  Then comes your own
-    transaction, and its end commits the message or rolls it back.  If the end does not arrive, the
-    broker asks any producer of the group: ``check`` must be able to tell from the message alone.
+    The message goes to the broker first, as a half message that nobody sees.  Then your own
+    transaction runs, and its end commits the message or rolls it back.  If the end does not arrive,
+    the broker asks any producer of the group: ``check`` must find it from the message alone.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class AsyncTransactionProducer(AsyncProducer):
         self._checks = 0
 
     def transaction_statistics(self) -> TransactionStatistics:
-        """Count transactions."""
+        """Return counts of transactions."""
         return TransactionStatistics(
             self._begun,
             self._ended[_COMMIT],
@@ -170,7 +170,7 @@ class AsyncTransactionProducer(AsyncProducer):
         self._failure = error
 
     async def close(self) -> None:
-        """Leave the group; transactions that are open are checked with other members."""
+        """Leave the group; brokers check open transactions with other members."""
         if self._beating is None:
             return
         for task in (self._beating, *self._tasks):
@@ -191,7 +191,7 @@ class AsyncTransactionProducer(AsyncProducer):
         Raises
         ------
         Exception
-            What ``local`` raised.  It may have succeeded all the same: ``check`` decides.
+            Whatever ``local`` raised.  It may have succeeded all the same, so ``check`` decides.
         """
         async with self.transaction(message, queue) as half:
             state = await _called(local, message, half.id)
@@ -207,7 +207,7 @@ class AsyncTransactionProducer(AsyncProducer):
         """Send a half message, and end its transaction with the block.
 
         The end of the block commits, unless it called ``rollback`` or ``leave_open``.  An exception
-        proves nothing about what was done before it, so then ``check`` decides.
+        proves nothing about what was done before it, so ``check`` decides then.
         """
         half = await self.begin(message, queue)
         try:
@@ -239,7 +239,7 @@ class AsyncTransactionProducer(AsyncProducer):
         return Transaction(message, sent)
 
     async def end(self, half: Transaction) -> None:
-        """Tell the broker how a transaction ended: once, as the broker asks if it did not hear."""
+        """Tell the broker once how a transaction ended; a broker that did not hear it asks."""
         sent = half.sent
         _, position = decode_offset_id(sent.offset_id)
         fields = {
@@ -309,7 +309,7 @@ class AsyncTransactionProducer(AsyncProducer):
         return _UNKNOWN
 
     async def _asking(self, command: Command, message: StoredMessage) -> str:
-        """Name of the broker that asks."""
+        """Return the name of the broker that asks."""
         brokers = await self.client.brokers()
         told = command.ext.get("bname")
         if told in brokers:

@@ -23,7 +23,7 @@ from headrace.columns.values import ColumnValues, python_values
 
 #: ``total`` is a sum of updates, which is null again when its last value is taken back.
 Kind = Literal["count", "sum", "min", "max", "avg", "total"]
-#: What may be asked of groups.
+#: The kinds that users may ask for.
 COLUMN_KINDS: Final[tuple[Kind, ...]] = ("count", "sum", "min", "max", "avg")
 #: Cells of each kind, by the way in which they merge.
 _CELLS: dict[str, tuple[str, ...]] = {
@@ -35,22 +35,22 @@ _CELLS: dict[str, tuple[str, ...]] = {
     "total": ("sum", "count"),
 }
 _MERGES = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
-#: Arrow adds up decimals of so many digits.
+#: Digits of the decimals that Arrow adds up.
 _DIGITS_128, _DIGITS_256 = 38, 76
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnMeasure:
-    """One result per group of columns."""
+    """A measure over columns, with one result per group."""
 
     kind: Kind
-    #: None: whole records are counted.
+    #: What is measured; None counts whole records.
     argument: Node | None = None
     name: str = ""
 
     @property
     def column(self) -> str:
-        """Name of the column that this gives."""
+        """Name of the result's column."""
         if self.name:
             return self.name
         of = f"_{self.argument.name}" if isinstance(self.argument, Name) else ""
@@ -58,14 +58,14 @@ class ColumnMeasure:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """How each cell of its partial result merges."""
+        """The way in which each cell of its partial result merges."""
         return _CELLS[self.kind]
 
     def __str__(self) -> str:
         return f"{self.kind}({'' if self.argument is None else self.argument})"
 
     def result(self, cells: Sequence[Any]) -> Any:
-        """Return what the cells say; null where there was no value."""
+        """Return the result that cells give; None where there was no value."""
         if len(self.cells) == 1:
             return cells[0]
         total, number = cells
@@ -74,12 +74,12 @@ class ColumnMeasure:
         return total / number if self.kind == "avg" else total
 
     def of_updates(self) -> ColumnMeasure:
-        """Return one that takes values back.
+        """Return a measure that can take values back.
 
         Raises
         ------
         TypeError
-            It would need all values that were ever there.
+            If it would need all values that were ever there.
         """
         if self.kind in {"min", "max"}:
             message = (
@@ -116,7 +116,7 @@ def group(
 
 
 def regroup(parts: Sequence[Partials], ways: Sequence[str]) -> Partials:
-    """Combine what was combined before."""
+    """Combine partial results."""
     if len(parts) == 1:
         return parts[0]
     keys = [_joined([part.keys[i] for part in parts]) for i in range(len(parts[0].keys))]
@@ -225,7 +225,7 @@ def _greatest(left: Any, right: Any) -> Any:
 
 
 def negated(cells: Partials, ways: Sequence[str]) -> Partials:
-    """Turn what was added up into what is taken back."""
+    """Return cells that take back what these have added up."""
     turned = [
         pc.negate_checked(column) if column.type != WIDE else _turned(column)
         for column, _ in zip(cells.cells, ways, strict=True)
@@ -259,7 +259,7 @@ class CellsOf:
     ((1, 3, 1), [(1, 4, 1), (1, 5, 1)], {'count': 2, 'avg_value': 4.5})
     """
 
-    #: Of the records.
+    #: The schema of the records.
     schema: Schema
     measures: tuple[ColumnMeasure, ...]
     #: Names and types of the columns of the key.
@@ -282,7 +282,7 @@ class CellsOf:
         return list(zip(*columns, strict=True))
 
     def result(self, cells: Sequence[Any]) -> dict[str, Any]:
-        """Return what merged cells say, by the names of the measures."""
+        """Return the results of merged cells, by the names of the measures."""
         results: dict[str, Any] = {}
         at = 0
         for measure in self.measures:

@@ -1,4 +1,4 @@
-"""How the cells of a group are written: in the state store, and after combining."""
+"""The serde of a group's cells: in the state store, and after combining."""
 
 from __future__ import annotations
 

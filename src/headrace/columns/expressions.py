@@ -48,24 +48,24 @@ class Call:
 
 
 Node = Name | Value | Call
-"""What an expression is made of; compared and hashed by what it says."""
+"""A part of an expression; compared and hashed by what it says."""
 
 #: Types that a column can be cast to, by name.
 CastType = Literal["int", "float", "string", "bool", "bytes", "date", "timestamp"]
 
 
 class Expression:
-    """Something to compute from columns; made with :func:`col` and :func:`lit`.
+    """A computation on columns, made with :func:`col` and :func:`lit`.
 
-    Arithmetic, comparisons, ``&``, ``|`` and ``~`` make larger ones.  A null makes what is
-    computed from it null, except where ``&`` and ``|`` know the answer without it.
+    Arithmetic, comparisons, ``&``, ``|`` and ``~`` make larger ones.  The result for a null is
+    null, except where ``&`` and ``|`` know the answer without it.
 
     Parameters
     ----------
     node
         What to compute.
     name
-        Name of the column that it gives.
+        Name of the result's column.
 
     Examples
     --------
@@ -91,7 +91,7 @@ class Expression:
         return Expression(Call(function, (node_of(other), self.node)))
 
     def named(self, name: str) -> Expression:
-        """Name the column that this gives."""
+        """Name the result's column."""
         return Expression(self.node, name)
 
     def __add__(self, other: Any) -> Expression:
@@ -177,11 +177,11 @@ class Expression:
         return Expression(Call("and", within))
 
     def lower(self) -> Expression:
-        """Turn text into small letters."""
+        """Turn text into lower case."""
         return self._call("lower")
 
     def upper(self) -> Expression:
-        """Turn text into capitals."""
+        """Turn text into upper case."""
         return self._call("upper")
 
     def strip(self) -> Expression:
@@ -193,7 +193,7 @@ class Expression:
         return self._call("length")
 
     def contains(self, text: str) -> Expression:
-        """Tell where text has this in it."""
+        """Tell where text contains this."""
         return self._call("contains", text)
 
     def starts_with(self, text: str) -> Expression:
@@ -205,17 +205,17 @@ class Expression:
         return self._call("ends_with", text)
 
     def like(self, pattern: str) -> Expression:
-        """Tell where text fits a pattern of SQL: ``%`` is any text, ``_`` one character."""
+        """Tell where text matches an SQL pattern: ``%`` is any text, ``_`` one character."""
         return self._call("like", pattern)
 
     def replace(self, old: str, new: str) -> Expression:
-        """Replace every place of one text by another."""
+        """Replace every occurrence of one text by another."""
         return self._call("replace", old, new)
 
     def substring(self, start: int, length: int | None = None) -> Expression:
         """Cut a piece out of text, from character ``start`` on.
 
-        It is counted from 0, or from the end where it is negative, as ``text[start:][:length]`` is.
+        ``start`` counts from 0, or from the end if negative, as in ``text[start:][:length]``.
         """
         return self._call("substring", start, length)
 
@@ -230,8 +230,8 @@ class Expression:
     def cast(self, to: CastType) -> Expression:
         """Turn values into another type, as Python's ``int``, ``float`` and ``str`` do.
 
-        ``on_error`` says what becomes of others; ``docs/guides/build/columns.md`` names what
-        differs.
+        ``on_error`` decides about values that cannot be turned; ``docs/guides/build/columns.md``
+        lists the differences.
         """
         return self._call("cast", to)
 
@@ -263,7 +263,7 @@ def lit(value: Any) -> Expression:
 def explode(items: Expression) -> Expression:
     """Return one record for each item of a list; records with an empty list or none give nothing.
 
-    Stands only at the top of a column of ``select``, and once in it.
+    It may stand only at the top of a column of ``select``, and only once.
 
     Examples
     --------
@@ -274,7 +274,7 @@ def explode(items: Expression) -> Expression:
 
 
 def coalesce(*choices: Any) -> Expression:
-    """Return the first that is not null.
+    """Return the first choice that is not null.
 
     Examples
     --------
@@ -285,7 +285,7 @@ def coalesce(*choices: Any) -> Expression:
 
 
 def if_else(condition: Expression, then: Any, otherwise: Any) -> Expression:
-    """Choose by a condition; where it is null, ``otherwise``.
+    """Choose by a condition; where it is null, choose ``otherwise``.
 
     Examples
     --------
@@ -297,7 +297,7 @@ def if_else(condition: Expression, then: Any, otherwise: Any) -> Expression:
 
 
 def concat(*texts: Any) -> Expression:
-    """Join texts; null where one of them is.
+    """Join texts; the result is null where one of them is.
 
     Examples
     --------

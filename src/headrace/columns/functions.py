@@ -1,8 +1,8 @@
-"""What expressions compute, on whole columns.
+"""The functions of expressions, on whole columns.
 
-They mean what Python means; the table of ``docs/guides/build/columns.md`` names where they
-do not.  Where Arrow means something else, values are computed in Python: one by one, and only where
-they have to be.
+They mean what Python means; the table of ``docs/guides/build/columns.md`` lists the exceptions.
+Where Arrow means something else, values are computed in Python: one by one, and only those that
+have to be.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _QUOTIENTS = Context(prec=38)
 
 _UNKNOWN = pa.scalar(None, pa.bool_())
 
-#: Where 10 to a power is exact, a number is large, and a half is too near to tell its side.
+#: From where powers of 10 are inexact, numbers are large, and halves too near to tell their side.
 _EXACT_POWERS, _LARGE, _DOUBTFUL = 23, 2.0**40, 1e-3
 
-#: What reads text, by the name of the type.
+#: Functions that read text, by the name of the type.
 _READ: dict[str, Callable[[str], Any]] = {"float": float, "int": int}
 
 _CASTS = {
@@ -72,7 +72,7 @@ def _is_number(one: Column) -> bool:
 
 
 def _meets_floats(*columns: Column) -> bool:
-    """Tell whether these are numbers or null, and floats among them."""
+    """Return whether these are numbers or null, with floats among them."""
     return any(pa.types.is_floating(one.type) for one in columns) and all(
         _is_number(one) or pa.types.is_null(one.type) for one in columns
     )
@@ -154,14 +154,14 @@ def _divide(left: Column, right: Column) -> Column:
         message = "text cannot be divided"
         raise TypeError(message)
     try:
-        # Of ints that floats hold exactly the quotient is the nearest float.
+        # For ints that floats hold exactly, the quotient is the nearest float.
         return pc.divide(*(pc.cast(one, pa.float64()) for one in _narrow(left, divisor)))
     except pa.ArrowInvalid:
         return _python(operator.truediv, pa.float64(), left, divisor)
 
 
 def _narrow(*columns: Column) -> list[Column]:
-    """Bring ints that are in wide columns into 64 bits; raises where one does not fit."""
+    """Bring ints that are in wide columns into 64 bits; raise where one does not fit."""
     return [pc.cast(one, pa.int64()) if _is_wide(one.type) else one for one in columns]
 
 
@@ -229,7 +229,7 @@ def _compared(name: str, compare: Callable[[Any, Any], bool]) -> Callable[..., C
             except pa.ArrowInvalid:
                 if not _meets_floats(left, right):
                     raise
-        # Floats do not hold these ints, and Python compares them as what they are.
+        # Floats cannot hold these ints, and Python compares them exactly.
         return _python(compare, pa.bool_(), left, right)
 
     return compute
@@ -267,7 +267,7 @@ def _split(text: Column, separator: pa.Scalar) -> Column:
     pattern = separator.as_py()
     if pattern is not None:
         return pc.split_pattern(text, pattern=pattern)
-    # Space at the ends makes empty words, which Python's split does not.
+    # Space at the ends makes empty words, which Python's split leaves out.
     trimmed = pc.utf8_trim_whitespace(text)
     words = pc.utf8_split_whitespace(trimmed)
     empty = pc.equal(trimmed, "")
@@ -283,7 +283,7 @@ def _substring(text: Column, start: pa.Scalar, length: pa.Scalar) -> Column:
 
 def _replace(text: Column, old: pa.Scalar, new: pa.Scalar) -> Column:
     if not old.as_py():
-        # Arrow never comes to an end here.
+        # Arrow would never return here.
         return _each(lambda one: one.replace("", new.as_py()), text.type, text)
     return pc.replace_substring(text, old.as_py(), new.as_py())
 
@@ -315,9 +315,9 @@ def _round(value: Column, digits: pa.Scalar) -> Column:
 
 
 def _rounded_as_written(value: pa.Array, places: int) -> pa.Array:
-    """Round floats; what may be on the other side of a half than it seems goes through Python.
+    """Round floats; those too near to a half to tell their side go through Python.
 
-    2.675 is a little less than that, and times 100 it is 267.5.
+    The float 2.675 is a little less than that, but times 100 it is 267.5.
     """
     if not 0 < places < _EXACT_POWERS:
         return _each(lambda one: round(one, places), value.type, value)
@@ -325,7 +325,7 @@ def _rounded_as_written(value: pa.Array, places: int) -> pa.Array:
     with np.errstate(all="ignore"):
         scaled = values * 10.0**places
         found = np.rint(scaled) / 10.0**places
-        # Also what is not finite, and too large to have a half.
+        # Numbers that are not finite, or too large to have a half, are not clear either.
         clear = (np.abs(scaled % 1 - 0.5) > _DOUBTFUL) & (np.abs(scaled) < _LARGE)
     doubtful = np.flatnonzero(~clear & known)
     found[doubtful] = [round(one, places) for one in values[doubtful].tolist()]
@@ -397,7 +397,7 @@ FUNCTIONS: dict[str, Callable[..., Column]] = {
     "subtract": _exact("subtract_checked", "subtract", operator.sub),
     "upper": _cased("ascii_upper", str.upper),
 }
-"""Functions by name; each takes columns or single values and gives a column."""
+"""Functions by name; each takes columns or single values and returns a column."""
 
 
 # Expressions to columns.
@@ -406,7 +406,7 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class Explosion(Exception):  # noqa: N818 - caught where it is raised for
-    """An ``explode`` stands where it cannot."""
+    """Raised where an ``explode`` stands in a place that does not allow it."""
 
 
 def evaluate(node: Node, batch: pa.RecordBatch) -> pa.Array:
@@ -415,9 +415,9 @@ def evaluate(node: Node, batch: pa.RecordBatch) -> pa.Array:
     Raises
     ------
     pyarrow.ArrowException
-        A value cannot be computed.
+        If a value cannot be computed.
     KeyError
-        A column is missing.
+        If a column is missing.
 
     Examples
     --------
@@ -468,7 +468,7 @@ def _column_named(name: str, batch: pa.RecordBatch) -> pa.Array:
 def exploded(
     columns: Sequence[tuple[str, Node]], batch: pa.RecordBatch
 ) -> tuple[pa.RecordBatch, pa.Array | None]:
-    """Compute columns; where one explodes, also give the row that each new row comes from."""
+    """Compute columns; where one explodes, also return the row that each new row comes from."""
     names = [name for name, _ in columns]
     lists = [
         node.arguments[0] if isinstance(node, Call) and node.function == "explode" else None
@@ -491,7 +491,7 @@ def exploded(
 
 
 def filtered(node: Node, batch: pa.RecordBatch) -> pa.Array:
-    """Return the rows for which a condition is true, neither false nor null, by index."""
+    """Return the indices of rows for which a condition is true, neither false nor null."""
     kept = evaluate(node, batch)
     if not pa.types.is_boolean(kept.type):
         message = f"a condition gives true or false, and {node} gives {kept.type}"

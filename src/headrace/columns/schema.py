@@ -74,7 +74,7 @@ class Schema:
         Raises
         ------
         ValueError
-            Names the column.
+            If there are two; the message names the column.
         """
         seen: set[str] = set()
         for name in self.names:
@@ -89,7 +89,7 @@ class Schema:
         Raises
         ------
         pyarrow.ArrowException
-            A value does not fit its column.
+            If a value does not fit its column.
         """
         arrays = [
             column_of(list(map(get, values)) if get else list(values), kind)
@@ -105,7 +105,7 @@ class Schema:
         return [_item_or_none(name) for name in self.names]
 
     def without_rows(self) -> pa.RecordBatch:
-        """Return columns of no record, to try an expression on."""
+        """Return columns without rows, to try an expression on."""
         return pa.RecordBatch.from_arrays(
             [pa.array([], kind) for _, kind in self.columns], self.names
         )
@@ -127,7 +127,7 @@ _LISTINGS = ("__dataclass_fields__", "__struct_fields__", "__pydantic_fields__")
 
 
 def has_fields(hint: Any) -> bool:
-    """Tell whether it is a dataclass, TypedDict, named tuple, Struct or pydantic model."""
+    """Return whether it is a dataclass, TypedDict, named tuple, Struct or pydantic model."""
     if not isinstance(hint, type):
         return False
     named = issubclass(hint, tuple) and hasattr(hint, "_fields")
@@ -135,7 +135,7 @@ def has_fields(hint: Any) -> bool:
 
 
 def fields_of(hint: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, TypedDict, named tuple, Struct or pydantic model, by name."""
+    """Return the fields of such a type and their types, by name."""
     if not has_fields(hint):
         return {}
     hints = typing.get_type_hints(hint)

@@ -1,6 +1,6 @@
-"""SQL over one stream: a select statement as the expressions that it means.
+"""SQL over one stream: a select statement is turned into expressions.
 
-What a running stream cannot give, or what is not built, is refused by name.
+Anything that a running stream cannot give, or that is not supported, is refused by name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def parse(text: str) -> Query:
     Raises
     ------
     TopologyError
-        It is no SQL, or has something in it that streams cannot do.
+        If it is not SQL, or asks for something that streams cannot do.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def _refused(node: Any, why: str) -> TopologyError:
 
 
 def _unknown(item: Any) -> str:
-    """Say what stands there that is not known."""
+    """Say what is not known about an item."""
     kind = type(item).__name__
     if kind == "Window":
         return "sql() does not know window functions"
@@ -90,7 +90,7 @@ def _unknown(item: Any) -> str:
     return f"sql() has no function '{name}'; {did_you_mean(name, functions)}".rstrip("; ")
 
 
-#: Parts of a statement that are read; every other that is given is refused.
+#: Parts of a statement that are read; any other part is refused.
 _PARTS = frozenset({"expressions", "from_", "from", "where", "group", "having", "kind", "hint"})
 
 #: Function by the name of the parser's class, and the names of its arguments, in our order.
@@ -207,7 +207,7 @@ class _StatementReader:
         aliases = dict(items)
         keys: list[tuple[str, Node]] = []
         for place, given in enumerate(group.expressions):
-            # A name may be that of a column of the result: what it stands for is meant.
+            # A name may be that of a result column, and then means that column's expression.
             node = self._node(aliases.get(given.name, given))
             if isinstance(node, Value):
                 raise _refused(given, "group by takes columns, not their numbers")
@@ -274,7 +274,7 @@ class _StatementReader:
         return tuple((name, self._node(item)) for name, item in items)
 
     def _node(self, item: Any) -> Node:
-        """Translate an expression; what equals a key stands for the key's column."""
+        """Translate an expression; one that equals a key becomes the key's column."""
         kind = type(item).__name__
         if kind in _MEASURES:
             return self._measure(item)

@@ -26,7 +26,7 @@ class ColumnValues(Sequence[Any]):
         What a row is in Python: a dict, a tuple (of one column: the value itself), or what
         ``origin`` makes.
     origin
-        Encoded values and what decodes them, for rows that were read and not changed.
+        Encoded values and their decoder, for rows that were read and not changed.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ColumnValues(Sequence[Any]):
         self.batch = batch
         self.kind = kind
         self.origin = origin
-        #: Which of the encoded values the rows are; None: all.
+        #: Which of the encoded values the rows are; None for all.
         self._picks = picks
         self._rows: list[Any] | None = None
 
@@ -65,7 +65,7 @@ class ColumnValues(Sequence[Any]):
         return repr(self.to_list())
 
     def to_list(self) -> list[Any]:
-        """Make Python values of all rows; done once."""
+        """Return the Python values of all rows, which are made once."""
         if self._rows is None:
             self._rows = self._made()
         return self._rows

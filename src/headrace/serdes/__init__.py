@@ -9,7 +9,7 @@ A source also takes a type such as a dataclass, which is read as JSON; a callabl
 may return :class:`Keyed` to give a key; and :func:`with_key`, which reads the message's own key.  A
 sink also takes a callable of the value, or of key and value, and needs none of them where the type
 of the values is known.  Between stages and in state stores values travel by the serde that was declared
-(``serde=``), else by the one that follows from their type, else as plain data.
+(``serde=``), or the one that follows from their type, or else as plain data.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ _CACHE = "__msgspec_cache__"
 class JsonSerde(Serde[Any]):
     """JSON: integers of any size stay exact; NaN and infinities become null, as JSON has none.
 
-    What JSON has no type for is written as the nearest one: tuples as arrays, dates and decimals
-    as strings, dataclasses as objects.  It reads back as that nearest type; called with a type,
-    as in ``serdes.json(Order)``, it gives a serde that reads back that type.
+    A value that JSON has no type for is written as the nearest one: tuples as arrays, dates and
+    decimals as strings, dataclasses as objects.  It reads back as that nearest type; called with a
+    type, as in ``serdes.json(Order)``, the serde returns one that reads back that type.
     """
 
     name: ClassVar[str] = "json"
@@ -81,14 +81,14 @@ class TypedJsonSerde(Serde[T]):
     Parameters
     ----------
     type
-        The type; what is read is checked against it, and the class of what is written.
+        The type; values that are read and the class of values that are written must match it.
     """
 
     is_text: ClassVar[bool] = True
 
     def __init__(self, type: type[T]) -> None:  # noqa: A002 - the name that callers read
         self._type = type
-        #: What values are instances of, so that a wrong one stops before it lies in a store.
+        #: The class of values, by which a wrong one is refused before it lies in a store.
         self._class: Any = type if has_fields(type) and not typing.is_typeddict(type) else object
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(type)
@@ -135,7 +135,7 @@ class TypedJsonSerde(Serde[T]):
 def _twin(hint: Any) -> type[msgspec.Struct] | None:
     """Make a Struct that reads what a dataclass or a TypedDict reads, several times as fast.
 
-    None where these do more than hold their fields.
+    The result is None where these do more than hold their fields.
     """
     fields = _fields_of_typed_dict(hint) if typing.is_typeddict(hint) else _fields_of_class(hint)
     if fields is None:
@@ -225,7 +225,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _forget_caches(hint: Any) -> None:
-    """Drop what msgspec keeps on classes: it cannot be pickled, and this decoder is made."""
+    """Drop what msgspec keeps on classes: it cannot be pickled, and this decoder exists now."""
     for kind in classes_of(hint):
         if _CACHE in vars(kind):
             delattr(kind, _CACHE)
@@ -269,7 +269,7 @@ def json_of(type: type[T]) -> Serde[T]:  # noqa: A002 - the name that callers re
     Order(item='tea', price=3)
     """
     given: Any = type
-    # Whoever has a model has imported pydantic; nobody else waits for that.
+    # A program with a model has imported pydantic; no other program waits for that.
     if inspect.isclass(given) and "pydantic" in sys.modules:
         from pydantic import BaseModel
 
@@ -346,7 +346,7 @@ _PRESENT = b"+"
 
 
 class OptionalSerde(Serde[V | None]):
-    """Another serde's form, and nothing at all for None."""
+    """Another serde's form, and no bytes at all for None."""
 
     def __init__(self, inner: Serde[V]) -> None:
         self._inner = inner
@@ -385,7 +385,7 @@ def optional(serde: Serde[V]) -> Serde[V | None]:
 
 
 class NullableSerde(Serde[V | None]):
-    """Another serde's form behind a byte, and nothing at all for None: on the way, not outside."""
+    """Another serde's form behind a byte, and no bytes at all for None; used inside jobs only."""
 
     def __init__(self, inner: Serde[V]) -> None:
         self.inner = inner

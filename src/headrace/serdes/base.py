@@ -1,4 +1,4 @@
-"""What a serde is: values of one type to bytes and back, one at a time or many at once."""
+"""The base of serdes: values of one type to bytes and back, one at a time or many at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Serde(ABC, Generic[T]):
     """Writes values of one type as bytes and reads them back.
 
-    A subclass gives :meth:`serialize` and :meth:`deserialize`; the forms for many values call
+    A subclass defines :meth:`serialize` and :meth:`deserialize`; the forms for many values call
     these unless it knows a faster way.  Any exception they raise names a bad value; the caller
     adds where it came from.
 
@@ -46,7 +46,7 @@ class Serde(ABC, Generic[T]):
 
     #: Shown by ``describe()``.
     name: ClassVar[str] = ""
-    #: What it writes is text in UTF-8.
+    #: Whether it writes text in UTF-8.
     is_text: ClassVar[bool] = False
 
     @property
@@ -99,19 +99,19 @@ def wrong_type(serde: Serde[Any], value: object, expected: str) -> TypeError:
 
 # Pickles under a signature: what somebody else wrote is never opened.
 #
-# To read a pickle is to run what its writer wants.  Topics can be written by whoever may send to
-# them, so bytes from outside are opened only where they carry an HMAC under a secret that the job
-# alone has (SHA-256, :rfc:`2104`, cut to 16 bytes)::
+# Reading a pickle runs whatever its writer wants.  Anyone who may send to a topic can write to it,
+# so bytes from outside are opened only where they carry an HMAC under a secret that only the job
+# has (SHA-256, :rfc:`2104`, cut to 16 bytes)::
 #
 #     "P"   16 bytes of HMAC   the pickle
 #
 # A serde does not know which job it will belong to.  It takes the secret along when it travels to a
 # worker with the job (:func:`travelling_with`); until then it uses one that ends with the process.
 
-#: Bytes of a secret that is made; one that is given has at least half as many.
+#: Bytes of a secret that is made here; a secret that is given has at least half as many.
 SECRET_BYTES: Final = 32
 
-#: No plain data begins so.
+#: No plain data begins with it.
 _TAG = b"P"
 _MAC = 16
 _BEGIN = len(_TAG) + _MAC
@@ -127,7 +127,7 @@ def travelling_with(secret: Callable[[], bytes]) -> Iterator[None]:
     Parameters
     ----------
     secret
-        Gives it; called only where a serde needs one.
+        Returns the secret; called only where a serde needs one.
     """
     token = _given.set(secret)
     try:
@@ -146,7 +146,7 @@ class _Signing(Serde[Any]):
         return object
 
     def _kept(self) -> bytes | None:
-        """Return the secret that goes along with this serde; None: there is no job yet."""
+        """Return the secret that goes along with this serde; None if there is no job yet."""
         if self._secret is None and (given := _given.get()):
             return given()
         return self._secret
@@ -173,8 +173,8 @@ class _Signing(Serde[Any]):
 class PickleSerde(_Signing):
     """Pickles of any Python object, signed; never chosen by default.
 
-    What carries no signature under the job's secret is not opened: it is a record that cannot be
-    read.  A class that is renamed makes what is stored unreadable.
+    Bytes without a signature under the job's secret are not opened: they are a record that cannot
+    be read.  Renaming a class makes its stored values unreadable.
 
     Parameters
     ----------
@@ -211,20 +211,20 @@ class PickleSerde(_Signing):
         Raises
         ------
         DeserializationError
-            It carries none, or another one.
+            If it carries no signature, or another one.
         """
         return self._opened(data)
 
 
 class StateSerde(_Signing):
-    """Plain data as ``plain`` writes it, and of anything else a signed pickle where that is asked for.
+    """Plain data as ``plain`` writes it, and signed pickles of the rest where they are asked for.
 
-    What tasks of spouts and bolts keep: a state of plain data can be read without its program.
+    Tasks of spouts and bolts keep their state so: plain data can be read without its program.
 
     Parameters
     ----------
     pickles
-        Whether a value that is no plain data is pickled; else it is refused.
+        Whether a value that is not plain data is pickled; otherwise it is refused.
     secret
         As for :class:`PickleSerde`.
 
@@ -250,7 +250,7 @@ class StateSerde(_Signing):
         Raises
         ------
         SerializationError
-            It is no plain data, and nobody has asked for pickles.
+            If it is not plain data, and nobody has asked for pickles.
         """
         try:
             return encode_exact(value)
@@ -265,7 +265,7 @@ class StateSerde(_Signing):
         Raises
         ------
         DeserializationError
-            The bytes are no plain data, or a pickle that must not be opened.
+            If the bytes are not plain data, or are a pickle that must not be opened.
         """
         if data[:1] != _TAG:
             return decode(data)
@@ -300,7 +300,7 @@ def checked_secret(secret: bytes) -> bytes:
     Raises
     ------
     SerializationError
-        It has less than 16 bytes.
+        If it has fewer than 16 bytes.
     """
     if len(secret) < SECRET_BYTES // 2:
         raise SerializationError(

@@ -89,7 +89,7 @@ class StringSerde(Serde[str]):
 class IntSerde(Serde[int]):
     """Integers of any size: little-endian two's complement, eight bytes, or more where needed.
 
-    Reads two's complement of any length from one byte on.
+    It reads two's complement of any length from one byte on.
     """
 
     name: ClassVar[str] = "int"
@@ -220,7 +220,7 @@ _OPEN_MODULES = frozenset({"typing", "typing_extensions", "collections.abc"})
 
 
 def serde_for(hint: Any) -> Serde[Any] | None:
-    """Choose the serde for a type; None when the type is known and no serde is.
+    """Choose the serde for a type; None if the type is known but has no serde.
 
     Examples
     --------
@@ -249,8 +249,8 @@ def plain_serde_for(hint: Any) -> Serde[Any] | None:
 def document_serde_for(hint: Any) -> Serde[Any] | None:
     """Choose the serde for a type that JSON is read back as, field by field; None for others.
 
-    Such are a dataclass, named tuple, TypedDict, msgspec Struct, pydantic model, an enum, and a
-    container of such, if all that they hold is of known types.
+    Such types are dataclasses, named tuples, TypedDicts, msgspec Structs, pydantic models, enums
+    and containers of such, if all that they hold is of known types.
 
     Examples
     --------
@@ -288,7 +288,7 @@ def _is_pydantic(hint: Any) -> bool:
 def topic_serde_for(hint: Any) -> Serde[Any] | None:
     """Choose the serde in which values of a type go to a topic that others read.
 
-    Text and bytes go as they are, all else as JSON.  None where the type is open, or has no serde.
+    Text and bytes go as they are, all else as JSON; None if the type is open or has no serde.
 
     Examples
     --------
@@ -412,7 +412,7 @@ def pair_hints(hint: Any) -> tuple[Any, Any]:
 
 
 def hint_name(hint: Any) -> str:
-    """Name a type as a reader knows it.
+    """Return the name of a type as a reader knows it.
 
     Examples
     --------

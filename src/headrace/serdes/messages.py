@@ -18,11 +18,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 PropertyColumns = Callable[[str], pa.BinaryArray]
-"""Gives the column of a property by name: one value per message, null where it is absent."""
+"""A function that returns a property's column: a value per message, null where it is absent."""
 
 
 class Keyed(NamedTuple, Generic[K, V]):
-    """A key with a value: what a deserializer returns that gives keys.
+    """A key with a value, as a deserializer that gives keys returns it.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class Deserializer(ABC, Generic[K, V]):
     value_serde: Serde[Any] | None = None
 
     def as_columns(self) -> Deserializer[K, V] | None:
-        """Return one that reads values as columns; None where they have no schema."""
+        """Return a deserializer of values as columns; None where they have no schema."""
         return None
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Deserializer(ABC, Generic[K, V]):
 
 
 class _SerdeDeserializer(Deserializer[None, V]):
-    """The body by a serde; no key."""
+    """Reads the body by a serde, and no key."""
 
     key_hint = type(None)
 
@@ -116,7 +116,7 @@ class _SerdeDeserializer(Deserializer[None, V]):
 
 
 class _ColumnsDeserializer(_SerdeDeserializer[V]):
-    """The body by a serde, as columns that become values where somebody looks at them."""
+    """Reads the body by a serde, as columns that become values where somebody looks at them."""
 
     def deserialize_many(
         self,
@@ -131,7 +131,7 @@ class _ColumnsDeserializer(_SerdeDeserializer[V]):
 
 
 class _FunctionDeserializer(Deserializer[Any, Any]):
-    """The body by a callable, which may return :class:`Keyed`."""
+    """Reads the body by a callable, which may return :class:`Keyed`."""
 
     def __init__(self, function: Callable[[bytes], Any], hint: Any) -> None:
         self._function = function
@@ -162,7 +162,7 @@ class _FunctionDeserializer(Deserializer[Any, Any]):
 
 
 class KeyDeserializer(Deserializer[K, V]):
-    """The value by another deserializer, the key from the message's properties."""
+    """Reads the value by another deserializer, the key from the message's properties."""
 
     def __init__(self, values: Deserializer[Any, V], key_type: type[K]) -> None:
         self._values = values
@@ -218,7 +218,7 @@ class Serializer(ABC, Generic[K, V]):
 
 
 class _SerdeSerializer(Serializer[Any, V]):
-    """The value by a serde."""
+    """Writes the value by a serde."""
 
     def __init__(self, serde: Serde[V]) -> None:
         self._serde = serde
@@ -234,7 +234,7 @@ class _SerdeSerializer(Serializer[Any, V]):
 
 
 class _FunctionSerializer(Serializer[Any, Any]):
-    """The body by a callable of the value, or of key and value."""
+    """Writes the body by a callable of the value, or of key and value."""
 
     def __init__(self, function: Callable[..., bytes], *, takes_key: bool) -> None:
         self._function = function
@@ -273,7 +273,7 @@ def as_deserializer(
     Raises
     ------
     TypeError
-        It is none of these.
+        If it is none of these.
     """
     if isinstance(source, Deserializer):
         return source
@@ -299,7 +299,7 @@ def as_serializer(target: object) -> Serializer[Any, Any]:
     Raises
     ------
     TypeError
-        It is none of these.
+        If it is none of these.
     """
     if isinstance(target, Serializer):
         return target
@@ -333,16 +333,16 @@ def with_key(
 ) -> Any:
     """Make a deserializer that also gives the message's key.
 
-    Reads back what a sink wrote: any key that Headrace sends, or the text in ``KEYS`` of any other
-    producer.
+    It reads back what a sink wrote: any key that Headrace sends, or the text in ``KEYS`` of any
+    other producer.
 
     Parameters
     ----------
     values
         Reads the body: a serde, a type such as a dataclass, or a callable.
     of
-        Type of the keys.  A message whose key is of another type, or that has none, is one that
-        cannot be read: the source's ``on_error`` decides.  ``object`` takes every message.
+        Type of the keys.  A message whose key is missing or of another type cannot be read: the
+        source's ``on_error`` decides.  ``object`` takes every message.
 
     Examples
     --------

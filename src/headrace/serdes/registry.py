@@ -1,8 +1,8 @@
 """RocketMQ's schema registry: schemas by subject, and the bodies that its Java serdes write.
 
 A body begins with the id of the record that the registry keeps of the schema: eight bytes, the
-high ones first; before Avro they stand as Avro ``bytes``, with their length.  Java's serdes of
-before 2023 write sixteen there, the last eight zero, which is read too.
+high ones first; before Avro data they stand as Avro ``bytes``, with their length.  Java's serdes
+from before 2023 write sixteen bytes, the last eight zero; these are read, too.
 
 The schema is fetched once, where the pipeline is built: workers never ask the registry.
 """
@@ -75,7 +75,7 @@ class AvroSerde(Serde[Any]):
     Parameters
     ----------
     schema
-        The schema, as JSON text or as what that text says.
+        The schema, as JSON text or as the parsed JSON.
     """
 
     name: ClassVar[str] = "avro"
@@ -151,12 +151,12 @@ def _column(kind: Any) -> pa.DataType | None:
 def avro(schema: AvroSchema) -> Serde[Any]:
     r"""Make a serde for Avro's binary form of one schema; values of a record are dicts.
 
-    Needs the extra ``headrace[avro]``.
+    It needs the extra ``headrace[avro]``.
 
     Parameters
     ----------
     schema
-        The schema that writes and reads, as JSON text or as what that text says.
+        The schema that writes and reads, as JSON text or as the parsed JSON.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def avro(schema: AvroSchema) -> Serde[Any]:
 
 
 class TableDeserializer(Deserializer[Any, Any]):
-    """Another deserializer's records; a message with an empty body deletes its key."""
+    """Reads another deserializer's records; a message with an empty body deletes its key."""
 
     def __init__(self, inner: Deserializer[Any, Any]) -> None:
         self._inner = inner
@@ -289,7 +289,7 @@ def _column_type(field: Any) -> pa.DataType | None:
 
 
 def _values(messages: list[Any], field: Any) -> list[Any]:
-    """Return a field of many messages; None where one can be absent and is."""
+    """Return a field of many messages; None where an optional field is absent."""
     name = field.name
     values = map(attrgetter(name), messages)
     if field.is_repeated:
@@ -305,7 +305,7 @@ def _values(messages: list[Any], field: Any) -> list[Any]:
 def protobuf(message: type[M]) -> Serde[M]:
     r"""Make a serde for the messages of one generated class.
 
-    Needs the extra ``headrace[protobuf]``.
+    It needs the extra ``headrace[protobuf]``.
 
     Parameters
     ----------
@@ -340,12 +340,12 @@ class RegisteredSchema:
 
 
 class SchemaRegistry:
-    """Asks a schema registry.
+    """A client of a schema registry.
 
     Parameters
     ----------
     url
-        Where its paths begin, e.g. ``http://registry:8080/schema-registry/v1``.
+        The URL where its paths begin, e.g. ``http://registry:8080/schema-registry/v1``.
     cluster
         Cluster of the subjects.
     timeout
@@ -366,7 +366,7 @@ class SchemaRegistry:
         Raises
         ------
         SerializationError
-            The registry does not answer, or knows no such subject.
+            If the registry does not answer, or knows no such subject.
         """
         place = (
             f"/cluster/{urllib.parse.quote(self._cluster)}/subject/{urllib.parse.quote(subject)}"
@@ -385,12 +385,12 @@ class SchemaRegistry:
 
 
 class RegisteredSerde(Serde[Any]):
-    """Values behind the id of their schema.
+    """Writes and reads values behind the id of their schema.
 
     Parameters
     ----------
     schema
-        What is written, and read.
+        The schema that is written and read.
     values
         Writes what follows the id; by default what the kind of the schema says.
     """

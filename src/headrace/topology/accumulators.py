@@ -25,8 +25,8 @@ class Accumulator(ABC, Generic[V_contra, R_co]):
     records of a key combined before they move between stages, which is much faster; ``merge``
     must not depend on which records were combined with which.
 
-    What an accumulator knows lies in its attributes, which must be plain data, or written by the
-    serde that ``aggregate`` was given.
+    An accumulator keeps what it knows in its attributes, which must be plain data, or written by
+    the serde that ``aggregate`` was given.
 
     Examples
     --------
@@ -62,11 +62,11 @@ class Accumulator(ABC, Generic[V_contra, R_co]):
         raise NotImplementedError
 
     def remove(self, value: V_contra) -> None:
-        """Take one value out again that was added; optional, for streams of updates."""
+        """Take out one value that was added; optional, for streams of updates."""
         raise NotImplementedError
 
     def fresh(self) -> Self:
-        """Make one that is as this one was made: a deep copy of it before any value."""
+        """Return a deep copy of this accumulator, which has not taken a value yet."""
         return copy.deepcopy(self)
 
     def state(self) -> Any:
@@ -83,12 +83,12 @@ class Accumulator(ABC, Generic[V_contra, R_co]):
 
 
 def mergeable(accumulator: Accumulator[Any, Any]) -> bool:
-    """Tell whether an accumulator knows how to merge."""
+    """Return whether an accumulator knows how to merge."""
     return type(accumulator).merge is not Accumulator.merge
 
 
 def removable(accumulator: Accumulator[Any, Any]) -> bool:
-    """Tell whether values can be taken out of an accumulator."""
+    """Return whether values can be taken out of an accumulator."""
     return type(accumulator).remove is not Accumulator.remove
 
 
@@ -111,7 +111,7 @@ class AccumulatorSerde(Serde[Accumulator[Any, Any]]):
     make
         Makes a fresh accumulator.
     states
-        Writes what :meth:`Accumulator.state` gives.
+        Writes what :meth:`Accumulator.state` returns.
     """
 
     def __init__(self, make: Callable[[], Accumulator[Any, Any]], states: Serde[Any]) -> None:

@@ -30,26 +30,26 @@ AggregationKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    """How values of one key become one result.
+    """Describes how values of one key become one result.
 
     The arithmetic of each kind is in :mod:`headrace.runtime.aggregates.algebras`.
     """
 
     kind: AggregationKind
-    #: Of the accumulator, as it lies in the state store and travels after combining.
+    #: Writes the accumulator, as it lies in the state store and travels after combining.
     state_serde: Serde[Any]
-    #: Of the records that come in, as they travel where they are not combined before the shuffle;
-    #: a count looks at no value, so whatever arrives there may be replaced by None.
+    #: Writes incoming records, as they travel where they are not combined before the shuffle; a
+    #: count looks at no value, so whatever arrives there may be replaced by None.
     value_serde: Serde[Any]
-    #: The reducer, or what selects from the value.
+    #: The reducer, or the function that selects from the value.
     function: Callable[..., Any] | None = None
     #: Makes a fresh accumulator for ``custom``.
     accumulator: Callable[[], Any] | None = None
     #: Most values that are kept, for ``collect`` and ``top``.
     limit: int | None = None
-    #: What comes in are updates, so that values are taken back.
+    #: Updates come in, so values are taken back.
     updates: bool = False
-    #: Of a ``row``: what stands in it, by name.
+    #: The parts of a ``row``, by name.
     parts: tuple[tuple[str, Aggregation], ...] = ()
 
     def __str__(self) -> str:

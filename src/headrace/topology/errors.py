@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 # Addition that loses nothing it can keep.
 
-# Python's own context rounds to 28 digits in silence; this one keeps all, and says so if it cannot.
+# Python's own context silently rounds to 28 digits; this one keeps all, or raises if it cannot.
 _EXACT = Context(prec=10_000, traps=[Inexact, InvalidOperation, Overflow])
 
 
@@ -17,9 +17,9 @@ def add_numbers(left: Any, right: Any) -> Any:
     Raises
     ------
     TypeError
-        One is a decimal and the other a float.
+        If one is a decimal and the other a float.
     decimal.Inexact
-        The exact sum of two decimals has more than 10,000 digits.
+        If the exact sum of two decimals has more than 10,000 digits.
 
     Examples
     --------
@@ -42,7 +42,7 @@ DEAD_LETTER_PREFIX = "topic:"
 
 
 def dead_letter_topic(policy: ErrorPolicy) -> str | None:
-    """Name the topic of a policy's dead letters.
+    """Return the topic of a policy's dead letters; None if it has none.
 
     >>> dead_letter_topic("topic:broken"), dead_letter_topic("skip")
     ('broken', None)

@@ -26,7 +26,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Record(Generic[K, V]):
-    """A record as a processor takes and gives it: nothing of it can be changed.
+    """An immutable record, as a processor takes and gives it.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class StateSpec:
     name: str
     kind: Literal["value", "map", "list", "window"]
     serde: Serde[Any]
-    #: An entry is gone when event time is so much past the record that wrote it last.
+    #: How far event time goes past the record that last wrote an entry before the entry is gone.
     ttl: timedelta | None = None
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ def window_state(
 
 
 def event_timer(name: str, *, step: timedelta = _SECOND) -> TimerSpec:
-    """Declare a timer that fires when event time gets there.
+    """Declare a timer that fires when event time reaches its time.
 
     A small ``step`` makes it more exact and costs more: watermarks travel once per step.
     """
@@ -119,7 +119,7 @@ def wall_timer(name: str) -> TimerSpec:
 
 
 class ValueState(Protocol[V]):
-    """One value of the key that is handled."""
+    """The value of the key that is handled."""
 
     def get(self) -> V | None:
         """Return the value, None where there is none."""
@@ -189,10 +189,10 @@ class Timer(Protocol):
     """A timer of the key that is handled; it may be set for several times."""
 
     def set(self, time: datetime) -> None:
-        """Have it fire at a time; a time that is past fires as soon as it can."""
+        """Have the timer fire at a time, or as soon as it can if the time is past."""
 
     def clear(self, time: datetime) -> None:
-        """Take a time back."""
+        """Cancel a time that was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +201,12 @@ class Fired(Generic[K]):
 
     name: str
     key: K
-    #: For when it was set.
+    #: The time that it was set for.
     time: datetime
 
 
 class Context(Protocol):
-    """What a processor may do besides computing."""
+    """Gives a processor its state, its timers, the time and its outputs."""
 
     @property
     def partition(self) -> int:
@@ -236,14 +236,14 @@ class Context(Protocol):
         """Return a declared timer."""
 
     def forward(self, record: Record[Any, Any], child: str = "") -> None:
-        """Send a record to what follows, or to the child with a name."""
+        """Send a record to the operators that follow, or to the child of that name."""
 
 
 class Processor(ABC, Generic[K, V, K2, V2]):
     """Handles records one by one, with state and timers: what ``process`` takes.
 
     State and timers belong to the key of the record that is handled; what the object itself holds
-    is gone after the batch.  The methods run in Spark's workers, again for a batch that is
+    is gone after the batch.  The methods run in Spark's workers, and again for a batch that is
     repeated after a failure.
 
     Examples
@@ -266,7 +266,7 @@ class Processor(ABC, Generic[K, V, K2, V2]):
         """Handle one record."""
 
     def fire(self, timer: Fired[K]) -> None:
-        """Handle a timer of which the time has come."""
+        """Handle a timer whose time has come."""
         raise NotImplementedError(
             f"{type(self).__name__} sets timer '{timer.name}' and has no fire()"
         )
@@ -280,10 +280,10 @@ class Processor(ABC, Generic[K, V, K2, V2]):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BatchToken:
-    """Names one committed batch of a job: the same records come with the same token, always.
+    """Names one committed batch of a job: the same records always come with the same token.
 
-    A batch may be handed over more than once.  Who keeps the token with what it writes, or names
-    a folder after it, can tell.
+    A batch may be handed over more than once.  A writer that stores the token with its output, or
+    names a folder after it, can tell a repeat.
 
     Examples
     --------
@@ -305,7 +305,7 @@ class BatchRecords(Sequence[Record[K, V]], Generic[K, V]):
     Parameters
     ----------
     count
-        How many there are.
+        The number of records.
     records
         Reads them as records; called once, when somebody looks.
     table
@@ -324,7 +324,7 @@ class BatchRecords(Sequence[Record[K, V]], Generic[K, V]):
         self._records: list[Record[K, V]] | None = None
 
     def to_arrow(self) -> pa.Table:
-        """Return them as columns: key, value, time, headers, broker, queue, offset.
+        """Return the records as columns: key, value, time, headers, broker, queue, offset.
 
         No Python object is made for a record where the values have a schema of columns.
         """

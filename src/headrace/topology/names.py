@@ -51,7 +51,7 @@ def journal_topic(job: str) -> str:
 
 
 def batch_topic(job: str, operator: str) -> str:
-    """Name the topic out of which the committed batches of an operator are read back.
+    """Name the topic from which the committed batches of an operator are read back.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def shuffle_topic(job: str, number: int) -> str:
 
 
 def spout_topic(job: str, spout: str) -> str:
-    """Name the topic that takes what a spout emits which cannot replay.
+    """Name the topic that takes the tuples of a spout that cannot replay.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def check_job_name(name: str, given: str = "StreamBuilder(name)") -> None:
     Raises
     ------
     TopologyError
-        It is empty, too long, or has a letter that topics cannot have.
+        If it is empty, too long, or has a character that topics cannot have.
     """
     _check(f"the job name {name!r}", name, given)
     longest = MAX_TOPIC_LENGTH - len(commit_topic(""))
@@ -118,7 +118,7 @@ def check_topic(topic: str, where: str) -> None:
     Raises
     ------
     TopologyError
-        It is empty, too long, or has a letter that topics cannot have.
+        If it is empty, too long, or has a character that topics cannot have.
     """
     _check(f"the topic {topic!r} of {where}", topic, "the topic")
     if len(topic) > MAX_TOPIC_LENGTH:
@@ -135,7 +135,7 @@ def check_operator_name(job: str, name: str, where: str, *, stateful: bool) -> N
     Raises
     ------
     TopologyError
-        It is empty, has a letter that topics cannot have, or makes a state topic too long.
+        If it is empty, has a character that topics cannot have, or makes a state topic too long.
     """
     _check(f"the operator name {name!r} ({where})", name, "name=")
     topic = state_topic(job, name)

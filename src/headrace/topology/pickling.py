@@ -33,7 +33,7 @@ _HEAD = struct.Struct("<qI")
 
 
 class EntriesSerde(Serde[list[tuple[int, V]]]):
-    """Numbered values: for each its number (i64), its size (u32) and its bytes.
+    """Writes numbered values: for each its number (i64), its size (u32) and its bytes.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def check_pickling(operators: tuple[Operator, ...]) -> None:
     Raises
     ------
     TopologyError
-        Names each such operator, the user's line and the variable that cannot be pickled.
+        If any cannot be sent; it names each, the user's line and the variable that is to blame.
     """
     dumps = _dumps()
     failures = [(operator, _failure(dumps, operator)) for operator in operators]
@@ -144,7 +144,7 @@ def _cloudpickle() -> ModuleType | None:
 
 
 def _dumps() -> Callable[[Any], bytes]:
-    # What was loaded by others knows which modules they asked to pickle by value.
+    # A copy that others have loaded knows which modules they asked to pickle by value.
     module = sys.modules.get("pyspark.cloudpickle") or _cloudpickle() or pickle
     dumps: Callable[[Any], bytes] = module.dumps
     return dumps
@@ -191,7 +191,7 @@ def _culprit(
 
 
 def _held(value: object) -> Iterator[tuple[str, object]]:
-    """Name what a function, method, partial or object holds."""
+    """Yield what a function, method, partial or object holds, with its name."""
     if isinstance(value, functools.partial):
         yield "the partial function", value.func
         yield from ((f"argument {i}", item) for i, item in enumerate(value.args))

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 Shape = Mapping[str, str]
-"""What the layout of a store follows from, as text that is the same in every process."""
+"""The facts that a store's layout follows from, as text that is the same in every process."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 R = TypeVar("R")
 
 _WINDOWS = ("window", "windows")
-#: What a topology may have more of without harm to the state that is there.
+#: Parts that a topology may add without harm to the state that is there.
 _GROWS = ("states.", "kinds.")
 
 
 class OperatorHandle(ABC, Generic[K, V, R]):
-    """What a pipeline holds of an operator that keeps state, such as a table.
+    """A pipeline's handle of an operator that keeps state, such as a table.
 
     Its types are those of the keys, of the values that come in, and of what is kept of them.
     """
@@ -37,12 +37,12 @@ class OperatorHandle(ABC, Generic[K, V, R]):
 
 
 def name_of(operator: str | OperatorHandle[Any, Any, Any]) -> str:
-    """Return the name that is given, or that of what is given."""
+    """Return a name as it is given, or the name of a handle."""
     return operator if isinstance(operator, str) else operator.name
 
 
 def state_shape(operator: Operator) -> dict[str, str]:
-    """Say what the layout of an operator's state follows from.
+    """Return the facts that the layout of an operator's state follows from.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def state_serdes(operator: Operator) -> dict[str, Serde[Any]]:
 
 
 def shape_changes(old: Shape, new: Shape) -> list[str]:
-    """Tell what differs, a part a line; a state that a processor declares anew is no difference.
+    """Return the differences, one per part; a state that a processor declares anew is none.
 
     >>> shape_changes({"state": "int", "key": "key"}, {"state": "json", "key": "key"})
     ['state int -> json']

@@ -1,10 +1,10 @@
 """The cut of a topology into stages: a shuffle in front of every stateful operator that needs one.
 
-A stateful operator needs all records of a key in one partition.  So it is shuffled to, unless
-the key is still the one that an earlier shuffle went by; ``repartition`` always is, and bolts are by
-their groupings.  What comes by a topic of the job's own begins in stage 0, as all that is read.  An
-operator's stage is the number of shuffles on the longest way to it; operators of one stage are
-fused.
+A stateful operator needs all records of a key in one partition.  So there is a shuffle to it,
+unless the key is still the one of an earlier shuffle; ``repartition`` always has one, and bolts
+have one according to their groupings.  Records from a topic of the job's own begin in stage 0, like
+all that are read.  An operator's stage is the number of shuffles on the longest way to it;
+operators of one stage are fused.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from headrace.topology.operators.core import Operator
 
 
-# Updates: results that replace earlier ones, and who must take the earlier ones back.
+# Updates: results that replace earlier ones, and operators that must take those back.
 #
 # How often an operator of ``emit="update"`` speaks depends on how records are cut into batches.  A
 # table that holds the last value of each key does not mind; an operator that adds values up does.
-# So where such an operator stands behind, each new value comes with the old one before it, marked as
-# taken back.  Where none does, nothing of this happens.
+# So where such an operator follows, each new value comes with the old one before it, marked as
+# taken back.  Where none follows, none of this happens.
 
 
 def gives_updates(operators: Iterable[Operator], name: str) -> bool:
-    """Tell whether what comes out of an operator replaces what came before."""
+    """Return whether what comes out of an operator replaces what came before."""
     return _source_of_updates({operator.name: operator for operator in operators}, name) is not None
 
 
@@ -50,10 +50,10 @@ def taking_back(
 
 
 def misplaced_updates(operators: Sequence[Operator]) -> Iterator[TopologyError]:
-    """Find updates where old values have no place, or do not come.
+    """Yield errors for updates whose old values have no place, or do not come.
 
-    An operator that goes by the time of records is fed by updates, or one that takes old values
-    back is, through one that keeps none.
+    Updates feed an operator that goes by the time of records, or they feed one that takes old
+    values back through one that keeps none.
     """
     by_name = {operator.name: operator for operator in operators}
     for operator in operators:
@@ -96,7 +96,7 @@ def _source_of_updates(by_name: Mapping[str, Operator], name: str) -> Operator |
 def _origin_of_updates(
     by_name: Mapping[str, Operator], name: str
 ) -> tuple[Operator | None, Operator | None]:
-    """Find who gives the updates that an operator gives or passes on; and who has no old ones."""
+    """Find the source of the updates that an operator passes on, and who keeps no old ones."""
     operator = by_name[name]
     if operator.updates:
         return operator, None
@@ -116,7 +116,7 @@ class Shuffle:
 
     parent: str
     operator: str
-    #: Stage that sends, and stage that takes.
+    #: The stage that sends, and the stage that takes.
     source_stage: int
     target_stage: int
 
@@ -167,7 +167,7 @@ class StagePlan:
     def clocks_of(self, name: str) -> Mapping[str, int]:
         """Return the operators whose clocks an operator goes by, the nearest on each way up.
 
-        With each, how much older than that clock's watermark a record may be when it arrives, ms.
+        Each comes with how much older than that clock's watermark a record may be, in ms.
         """
         operators = {o.name: o for stage in self.stages for o in stage.operators}
         found: dict[str, int] = {}
@@ -224,7 +224,7 @@ class StagePlan:
         return taking_back([operators[name] for name in self._children], self.children)
 
     def retracts(self, operator: Operator) -> bool:
-        """Tell whether an operator must send the old value before each new one."""
+        """Return whether an operator must send the old value before each new one."""
         children = self.children(operator.name)
         return operator.updates and any(child.name in self.taking_back for child in children)
 

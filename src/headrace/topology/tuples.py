@@ -1,4 +1,4 @@
-"""What travels between spouts and bolts, and what their callbacks are given."""
+"""The values that travel between spouts and bolts, and those that their callbacks are given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, order=True)
 class BatchGroupId:
-    """Which batch of which group: batches of a group are numbered from 1.
+    """Names a batch of a group; batches of a group are numbered from 1.
 
     Examples
     --------
@@ -50,11 +50,11 @@ class CommitFail:
 
 
 COMMIT_FAIL: Final = CommitFail()
-"""What ``commit`` returns when it could not: the batch is rolled back."""
+"""The result of a ``commit`` that failed: the batch is rolled back."""
 
 
 class Tuple(msgspec.Struct, frozen=True, gc=False):
-    """What a bolt takes: values by place or by the names that the emitting component declared.
+    """A bolt's input: values by place or by the names that the emitting component declared.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Tuple(msgspec.Struct, frozen=True, gc=False):
         Raises
         ------
         KeyError
-            The stream that it came by has no such field.
+            If the stream that it came by has no such field.
         """
         try:
             return self.values[self.fields.index(name)]
@@ -98,7 +98,7 @@ class Tuple(msgspec.Struct, frozen=True, gc=False):
             raise self._unknown(name) from None
 
     def __getitem__(self, place: Any) -> Any:
-        # This runs for every value that is read: a call less is worth the repetition.
+        # This runs for every value that is read: saving a call is worth the repetition.
         if place.__class__ is not str:
             return self.values[place]
         try:
@@ -128,7 +128,7 @@ Sequence.register(Tuple)
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """What a task knows of itself when it is prepared.
+    """Tells a task about itself when it is prepared.
 
     Examples
     --------

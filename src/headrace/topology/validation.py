@@ -1,4 +1,4 @@
-"""What must hold for a topology before anything runs."""
+"""The checks that a topology must pass before anything runs."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def validate(name: str, operators: Sequence[Operator]) -> None:
     Raises
     ------
     TopologyError
-        What is wrong, all of it that can be told at once, with the lines that made it.
+        If the graph cannot work; it lists all that can be told at once, with the user's lines.
     """
     if not operators:
         check_job_name(name)
@@ -179,7 +179,7 @@ def _misnamed(name: str, operators: Sequence[Operator]) -> Iterator[HeadraceErro
     topics += [(topic, where) for topic, where in letters if topic is not None]
     wrong = [error for topic in topics for error in raised_by(partial(check_topic, *topic))]
     yield from wrong
-    # Operators may be named after a topic, whose name is wrong then.
+    # Operators may be named after a topic: then the topic's name is wrong.
     for operator in () if wrong else operators:
         checked = partial(check_operator_name, stateful=operator.stateful)
         yield from raised_by(partial(checked, name, operator.name, _where(operator)))
@@ -247,7 +247,7 @@ def _idle(name: str, operators: Sequence[Operator]) -> Iterator[TopologyError]:
         )
 
 
-#: What acts on the world outside, besides operators that keep state.
+#: Operators that act on the world outside, besides those that keep state.
 _EFFECTS = (Sink, Bolt, Delivery, Process, Peek, MapAsync)
 
 
@@ -275,7 +275,7 @@ def _used_topics(operator: Operator) -> tuple[str, ...]:
 
 
 def _two_starts(operators: Sequence[Operator]) -> Iterator[TopologyError]:
-    """A job reads each message once, for all its sources, so it has one place to begin."""
+    """Find topics with two starts: a job reads each message once, for all its sources."""
     first: dict[str, Source] = {}
     for source in operators:
         if not isinstance(source, Source):
@@ -315,7 +315,7 @@ def _written_by(operator: Operator) -> list[str]:
 
 @dataclass(frozen=True)
 class Topology:
-    """What a job does, as data; checked when it is made.
+    """A job's operators as immutable data, checked when it is made.
 
     Parameters
     ----------
@@ -327,8 +327,8 @@ class Topology:
     Raises
     ------
     TopologyError
-        The graph cannot work: the message names the operators and the user's lines, of all
-        that is wrong.
+        If the graph cannot work; the message names all that is wrong, with operators and the
+        user's lines.
     """
 
     name: str
@@ -345,7 +345,7 @@ class Topology:
         Raises
         ------
         TopologyError
-            There is no such policy, or the job reads the topic of its dead letters.
+            If there is no such policy, or the job reads the topic of its dead letters.
         """
         if policy == "fail":
             return self
@@ -372,7 +372,7 @@ class Topology:
         Raises
         ------
         KeyError
-            There is none of this name.
+            If there is none of this name.
         """
         return self._by_name[name]
 
@@ -393,7 +393,7 @@ class Topology:
 
     @property
     def batch_sinks(self) -> tuple[BatchSink, ...]:
-        """The sinks out of which committed batches are read back."""
+        """The sinks from whose topics committed batches are read back."""
         return tuple(o for o in self.operators if isinstance(o, BatchSink))
 
     @property

@@ -1,4 +1,4 @@
-"""Results with their windows: how a window travels with a result, and beside it."""
+"""Results with their windows, which travel with a result or beside it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Windowed(Generic[V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithWindow(Operator):
-    """Puts the window that a result is for beside it."""
+    """Puts the window of a result beside it."""
 
     label: ClassVar[str] = "with_window"
 
@@ -67,12 +67,12 @@ class WindowedSerde(Serde[Windowed[Any]]):
         return Windowed
 
     def serialize(self, value: Windowed[Any]) -> bytes:
-        """Write one."""
+        """Write one result."""
         bounds = _BOUNDS.pack(_milliseconds(value.start), _milliseconds(value.end))
         return bounds + self._values.serialize(value.value)
 
     def deserialize(self, data: bytes) -> Windowed[Any]:
-        """Read one."""
+        """Read one result."""
         start, end = _BOUNDS.unpack_from(data)
         return windowed(self._values.deserialize(data[_BOUNDS.size :]), start, end)
 

@@ -12,7 +12,7 @@ from headrace.errors import TopologyError
 _DAY = timedelta(days=1)
 #: Offsets of time zones are multiples of this, ms.
 _ZONE_STEP = 900_000
-#: A calendar day may be longer than 24 hours by so much, ms.
+#: How much longer than 24 hours a calendar day may be, ms.
 _LONGEST_SHIFT = 3 * 3_600_000
 
 
@@ -56,7 +56,7 @@ class SlidingWindows:
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Runs of records of which none is more than ``gap`` ms from the next."""
+    """Runs of records, each of them at most ``gap`` ms from the next."""
 
     gap: int
 
@@ -66,7 +66,7 @@ class SessionWindows:
 
 @dataclass(frozen=True, slots=True)
 class CountWindows:
-    """Every ``size`` records of a key."""
+    """Windows of ``size`` records of a key each."""
 
     size: int
 
@@ -89,8 +89,8 @@ def tumbling(
     size
         Length of a window.
     offset
-        Moves the starts.  Weeks that begin on Monday have ``offset=timedelta(days=4)``, for 1970
-        began on a Thursday.
+        Moves the starts.  Weeks that begin on Monday have ``offset=timedelta(days=4)``, because
+        1970 began on a Thursday.
     time_zone
         Count days by this zone's calendar, such as ``"Europe/Berlin"``: a window then begins at
         midnight there, and the day on which clocks change has 23 or 25 hours.  Size and slide
@@ -99,7 +99,7 @@ def tumbling(
     Raises
     ------
     TopologyError
-        The size is not positive, or not whole days with a time zone, or the zone is unknown.
+        If the size is not positive, or not whole days with a time zone, or the zone is unknown.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def hopping(
     Raises
     ------
     TopologyError
-        A length is not positive, the slide is longer than the size, or the zone does not fit.
+        If a length is not positive, the slide is longer than the size, or the zone does not fit.
 
     Examples
     --------
@@ -172,9 +172,9 @@ def sliding(size: timedelta) -> SlidingWindows:
 def session(gap: timedelta) -> SessionWindows:
     """Gather records of a key that follow each other closely.
 
-    A record belongs to a session when it is at most ``gap`` before or behind one of its records,
-    ``gap`` included; a record between two sessions makes them one.  A session's window is from
-    its first record to ``gap`` behind its last.
+    A record belongs to a session when it is at most ``gap`` before or after one of its records,
+    ``gap`` included; a record between two sessions joins them.  A session's window reaches from
+    its first record to ``gap`` after its last.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def session(gap: timedelta) -> SessionWindows:
 
 
 def count_window(size: int) -> CountWindows:
-    """Gather every so many records of a key, in the order of arrival at the broker.
+    """Gather every ``size`` records of a key, in the order of their arrival at the broker.
 
     Examples
     --------
@@ -197,7 +197,7 @@ def count_window(size: int) -> CountWindows:
     """
     given: object = size
     if not isinstance(given, int) or given < 1:
-        raise TopologyError(f"a window of {size!r} records is none", hint="count at least 1 record")
+        raise TopologyError(f"a window cannot have {size!r} records", hint="count at least 1")
     return CountWindows(size)
 
 
@@ -207,7 +207,7 @@ def milliseconds(length: timedelta, what: str) -> int:
     Raises
     ------
     TopologyError
-        It is negative, or no whole number of milliseconds.
+        If it is negative, or not a whole number of milliseconds.
     """
     _check_length(length, what)
     if length < timedelta(0):
@@ -254,5 +254,5 @@ def _check_zone(name: str, size: timedelta, slide: timedelta) -> None:
 
 
 def told(length: int) -> str:
-    """Say a length in ms for people."""
+    """Return a length in ms as people read it."""
     return str(timedelta(milliseconds=length))

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 # From components to operators: one engine topology per group.
 
-#: What goes from task to task and never through a topic may be anything.
+#: Values that go from task to task and never through a topic may be any objects.
 _BETWEEN = StateSerde(pickles=True)
 
 
@@ -72,7 +72,7 @@ def compile_group(
     Raises
     ------
     TopologyError
-        The engine cannot run it.
+        If the engine cannot run it.
     """
     work = _Compiling(group, components, config)
     for member in group.members:
@@ -97,7 +97,7 @@ class _Compiling:
         return state_serde(self.config)
 
     def add(self, declared: Declared) -> None:
-        """Add what runs one component."""
+        """Add the operators that run one component."""
         component = declared.component
         if isinstance(component, TopicSpout):
             self.operators += _topic_spout(declared, component)
@@ -255,7 +255,7 @@ def _record_of(
 
 
 def _output(stream: str) -> str:
-    """Name an operator's output for a stream: the default one is the one without a name."""
+    """Name an operator's output for a stream; that of the default stream has no name."""
     return "" if stream == DEFAULT_STREAM else stream
 
 
@@ -264,23 +264,23 @@ def _way_name(taken: Input, component: str) -> str:
 
 
 class BoltLike(Protocol):
-    """What a bolt must have; with the callbacks of state besides, it is a stateful one."""
+    """The methods of a bolt; one with the callbacks of state, too, is stateful."""
 
     def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
         """Name the fields of what is emitted."""
 
     def prepare(self, context: TaskContext, collector: BoltCollector) -> None:
-        """Get ready; before any tuple."""
+        """Get ready, before any tuple comes."""
 
     def execute(self, taken: Tuple, /) -> None:
         """Take a tuple."""
 
     def cleanup(self) -> None:
-        """Let go of what ``prepare`` took."""
+        """Release what ``prepare`` took."""
 
 
 class SpoutLike(Protocol):
-    """What a spout must have, besides the callbacks of state."""
+    """The methods of a spout, besides the callbacks of state."""
 
     def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
         """Name the fields of what is emitted."""
@@ -295,7 +295,7 @@ class SpoutLike(Protocol):
         """End a batch."""
 
     def cleanup(self) -> None:
-        """Let go of what ``prepare`` took."""
+        """Release what ``prepare`` took."""
 
 
 class TransactionTopologyBuilder:
@@ -311,7 +311,7 @@ class TransactionTopologyBuilder:
     Raises
     ------
     TopologyError
-        No topic could be named after the topology, or the configuration cannot work.
+        If no topic could be named after the topology, or the configuration cannot work.
 
     Examples
     --------
@@ -383,7 +383,7 @@ class TransactionTopologyBuilder:
         Raises
         ------
         TopologyError
-            It is no spout, cannot replay, or its name is taken.
+            If it is not a spout, cannot replay, or its name is taken.
         """
         origin = caller().origin
         what = f"spout '{name}'"
@@ -400,7 +400,7 @@ class TransactionTopologyBuilder:
         self._add("spout", name, spout, 1 if parallelism is None else parallelism, origin)
 
     def set_bolt(self, name: str, bolt: BoltLike, parallelism: int = 1) -> BoltDeclarer:
-        """Add a bolt; what this gives says which tuples it takes.
+        """Add a bolt; the groupings of the returned object say which tuples it takes.
 
         Parameters
         ----------
@@ -415,7 +415,7 @@ class TransactionTopologyBuilder:
         Raises
         ------
         TopologyError
-            It is no bolt, or its name is taken.
+            If it is not a bolt, or its name is taken.
         """
         origin = caller().origin
         what = f"bolt '{name}'"
@@ -425,12 +425,12 @@ class TransactionTopologyBuilder:
         return declarer
 
     def set_sink(self, name: str, sink: TopicSink) -> SinkDeclarer:
-        """Add an end bolt that writes to a topic; what this gives says which tuples it takes.
+        """Add an end bolt that writes tuples to a topic; groupings say which, as for a bolt.
 
         Raises
         ------
         TopologyError
-            It is no :class:`TopicSink`, or its name is taken.
+            If it is not a :class:`TopicSink`, or its name is taken.
         """
         origin = caller().origin
         what = f"sink '{name}'"
@@ -443,12 +443,12 @@ class TransactionTopologyBuilder:
         return declarer
 
     def build(self) -> TransactionTopology:
-        """Check what was added and give it as immutable topologies, one per group.
+        """Check what was added, and return it as immutable topologies, one per group.
 
         Raises
         ------
         TopologyError
-            What is wrong, with the user's lines.
+            If something is wrong; the message names it, with the user's lines.
         """
         components = {
             name: declared.taking(self._inputs[name].inputs) if name in self._inputs else declared
@@ -486,7 +486,7 @@ class TransactionTopologyBuilder:
     def _add_journalled(
         self, name: str, spout: JournalSpout, parallelism: int, origin: Origin
     ) -> None:
-        """Add a spout that writes to a topic, and the topic as the spout that bolts subscribe to."""
+        """Add a spout that writes to a topic, and the topic as the spout for bolts."""
         what = f"spout '{name}'"
         outputs = outputs_of(what, spout, origin)
         if list(outputs.streams) != [DEFAULT_STREAM] or outputs.direct_streams:

@@ -1,9 +1,8 @@
 """Spouts and bolts: the classes that users subclass.
 
-A component is pickled when the topology is built; each of its tasks works on a copy.  What a
-callback keeps in attributes lives as long as that copy, which may be made anew at any batch, so
-what must last goes through ``finish_batch`` and ``commit``, or through a key-value bolt's
-``state``.
+A component is pickled when the topology is built; each of its tasks works on a copy.  Attributes
+that a callback sets live as long as that copy, which may be made anew at any batch, so data that
+must last goes through ``finish_batch`` and ``commit``, or through a key-value bolt's ``state``.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from headrace.topology import BatchGroupId, BoltCollector, SpoutCollector, TaskContext, Tuple
 
 
-# What a spout that cannot replay has emitted and nobody has committed, in a file of the machine.
+# Tuples that a spout that cannot replay has emitted and no commit has taken, in a local file.
 #
-# Tasks move between the processes of a machine, and a batch that fails may end them.  A tuple that was
-# taken from such a source exists nowhere else, so it is in this file before it goes on its way.
+# Tasks move between the processes of a machine, and a batch that fails may end them.  A tuple that
+# was taken from such a source exists nowhere else, so it is in this file before it is passed on.
 
 _FOLDER = "spouts"
 #: Seconds after which what a driver left behind is of no use to anybody.
@@ -34,7 +33,7 @@ _OLD = 24 * 3600.0
 
 
 class SpoutLog:
-    """The tuples of one task, and where its batches end.
+    """Keeps the tuples of one task, and where its batches end, in a file.
 
     Parameters
     ----------
@@ -50,7 +49,7 @@ class SpoutLog:
         self._file: BinaryIO | None = None
 
     def add(self, values: list[Any]) -> None:
-        """Keep a tuple; it is safe from the end of the process after :meth:`flush`."""
+        """Keep a tuple; after :meth:`flush` it survives the end of the process."""
         pickle.dump(values, self._opened())
 
     def end_batch(self, batch: int) -> None:
@@ -64,7 +63,7 @@ class SpoutLog:
             self._file.flush()
 
     def uncommitted(self, committed: int) -> list[list[Any]]:
-        """Return the tuples that no commit has taken; those that one has are forgotten.
+        """Return the tuples that no commit has taken, and forget the others.
 
         Parameters
         ----------
@@ -73,7 +72,7 @@ class SpoutLog:
         """
         self.flush()
         found: list[list[Any]] = []
-        # What a process wrote last that was killed may have no end.
+        # The last entry of a process that was killed may be cut off.
         ends = FileNotFoundError, EOFError, pickle.UnpicklingError
         with contextlib.suppress(*ends), self._path.open("rb") as file:
             while True:
@@ -86,7 +85,7 @@ class SpoutLog:
         return found
 
     def close(self) -> None:
-        """Let go of the file, which stays."""
+        """Close the file, which stays."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -111,7 +110,7 @@ class SpoutLog:
 
 
 def _sweep() -> None:
-    """Remove what drivers left behind that ended long ago."""
+    """Remove what drivers that ended long ago have left behind."""
     for folder in users_folder(_FOLDER).iterdir():
         with contextlib.suppress(OSError):
             newest = max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
@@ -120,7 +119,7 @@ def _sweep() -> None:
 
 
 class FieldsDeclarer:
-    """Takes what a component says of the streams that it emits to.
+    """Takes what a component says about the streams that it emits to.
 
     Examples
     --------
@@ -160,40 +159,40 @@ class FieldsDeclarer:
 
 
 class Component:
-    """What spouts and bolts have in common."""
+    """The base of spouts and bolts."""
 
     def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
         """Name the fields of what is emitted; a component that emits nothing leaves it out."""
         del declarer
 
     def cleanup(self) -> None:
-        """Let go of what :meth:`prepare` took: the task's copy is not used any more."""
+        """Release what :meth:`prepare` took: the task's copy is not used any more."""
 
 
 class TransactionState:
-    """The callbacks of what keeps state: a task's state is whatever ``commit`` returned last.
+    """The callbacks for state: a task's state is whatever ``commit`` returned last.
 
-    In each batch: the tuples, then :meth:`finish_batch`, then :meth:`commit`; once the batch is
-    committed and the next one begins, :meth:`ack_commit`.
+    In each batch the tuples come, then :meth:`finish_batch` and :meth:`commit` are called; once
+    the batch is committed and the next one begins, :meth:`ack_commit` is.
     """
 
     def init_state(self, state: Any) -> None:
         """Begin with the state of the last committed batch, None where there is none.
 
-        Called once per copy, after ``prepare`` and before anything else.
+        It is called once per copy, after ``prepare`` and before anything else.
         """
         raise NotImplementedError
 
     def finish_batch(self) -> Any:
-        """End a batch, also one without tuples, and give what :meth:`commit` shall get."""
+        """End a batch, also one without tuples, and return what :meth:`commit` will get."""
         raise NotImplementedError
 
     def commit(self, batch_group_id: BatchGroupId, state: Any) -> Any:
-        """Return what the task's state is after the batch, to be stored with the batch.
+        """Return the task's state after the batch, to be stored with the batch.
 
         A large state may be stored elsewhere; then its address is returned.  The batch rolls back
         where this returns ``COMMIT_FAIL`` or raises.  Unless overridden, the state is what
-        :meth:`finish_batch` gave.
+        :meth:`finish_batch` returned.
         """
         del batch_group_id
         return state
@@ -247,13 +246,13 @@ class Spout(TransactionState, Component, ABC):
 
     @abstractmethod
     def finish_batch(self) -> Any:
-        """End a batch, also one without tuples, and give what ``commit`` shall get."""
+        """End a batch, also one without tuples, and return what ``commit`` will get."""
 
 
 class OffsetSpout(Component, ABC):
-    """A source whose tuples have offsets: what lies between two of them can be read again.
+    """A source whose tuples have offsets: those between two offsets can be read again.
 
-    Its state is the offset of each task; it is kept for it.
+    Its state is the offset of each task, which the engine keeps.
 
     Examples
     --------
@@ -276,7 +275,7 @@ class OffsetSpout(Component, ABC):
 
     @abstractmethod
     def latest_offset(self, start: Any, limit: int) -> Any:
-        """Say how far the batch that begins at ``start`` reads.
+        """Return how far the batch that begins at ``start`` reads.
 
         Parameters
         ----------
@@ -314,7 +313,7 @@ class Bolt(Component, ABC):
     """
 
     def prepare(self, context: TaskContext, collector: BoltCollector) -> None:
-        """Get ready; before any tuple."""
+        """Get ready, before any tuple comes."""
 
     @abstractmethod
     def execute(self, taken: Tuple, /) -> None:
@@ -344,7 +343,7 @@ class StatefulBolt(TransactionState, Bolt, ABC):
 
     @abstractmethod
     def finish_batch(self) -> Any:
-        """End a batch, also one without tuples, and give what ``commit`` shall get."""
+        """End a batch, also one without tuples, and return what ``commit`` will get."""
 
 
 class KeyValueBolt(Bolt, ABC):
@@ -362,7 +361,7 @@ class KeyValueBolt(Bolt, ABC):
     ...         self.state[word] = self.state.get(word, 0) + 1
     """
 
-    #: Of the task, from the first ``execute`` of a batch to its ``finish_batch``.
+    #: The task's values, from the first ``execute`` of a batch to its ``finish_batch``.
     state: MutableMapping[Any, Any]
 
     def finish_batch(self) -> None:

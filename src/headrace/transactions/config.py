@@ -12,11 +12,11 @@ from headrace.spelling import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class ComponentConfigKey:
-    """One key: what it does, what it may be, and its default."""
+    """A key: what it does, what it may be, and its default."""
 
     name: str
     doc: str
-    #: Says what is wrong with a value; None where nothing is.
+    #: Returns what is wrong with a value; None where nothing is.
     problem: Callable[[Any], str | None]
     _: KW_ONLY
     default: Any
@@ -73,7 +73,7 @@ _ALL: tuple[ComponentConfigKey, ...] = (
     ),
     ComponentConfigKey(
         "transaction.schedule.batch.delay.ms",
-        "A batch in which no spout emitted is followed by the next so much later.",
+        "Pause after a batch in which no spout emitted.",
         _at_least(1),
         default=1000,
     ),
@@ -131,7 +131,7 @@ _ALL: tuple[ComponentConfigKey, ...] = (
         "topology.fall.back.on.pickle",
         (
             "Whether what spouts and bolts keep, and what a `JournalSpout` emits, may be any object: "
-            "what is no plain data is pickled and signed (docs/guides/operate/security.md). False"
+            "what is not plain data is pickled and signed (docs/guides/operate/security.md). False"
             " refuses it."
         ),
         _flag,
@@ -244,7 +244,7 @@ class Configuration(Mapping[str, Any]):
     Raises
     ------
     TopologyError
-        A key is unknown, or a value cannot work.
+        If a key is unknown, or a value cannot work.
 
     Examples
     --------
@@ -267,7 +267,7 @@ class Configuration(Mapping[str, Any]):
 
     @property
     def ignored(self) -> dict[str, str]:
-        """Return the given keys that change nothing, each with the reason."""
+        """The given keys that change nothing, each with the reason."""
         reasons = {name: CONFIG_KEYS[name].ignored for name in self.given}
         return {name: reason for name, reason in reasons.items() if reason}
 

@@ -41,7 +41,7 @@ def check_inputs(name: str, components: Mapping[str, Declared]) -> None:
     Raises
     ------
     TopologyError
-        What is wrong, all of it, with the components and the user's lines.
+        If something is wrong; it names all of it, with the components and the user's lines.
     """
     problems = [
         problem
@@ -160,7 +160,7 @@ def in_order(components: Mapping[str, Declared]) -> list[str]:
     Raises
     ------
     TopologyError
-        They feed each other in a circle.
+        If they feed each other in a circle.
     """
     done: list[str] = []
     left = list(components)
@@ -176,7 +176,7 @@ def in_order(components: Mapping[str, Declared]) -> list[str]:
 
 
 def _circle(components: Mapping[str, Declared], left: Sequence[str]) -> TopologyError:
-    # From any component that cannot be placed, some way up comes back.
+    # From any component that cannot be placed, some way up leads back to it.
     path = [left[0]]
     while len(set(path)) == len(path):
         path.append(next(e.source for e in components[path[-1]].inputs if e.source in left))
@@ -194,7 +194,7 @@ def _circle(components: Mapping[str, Declared], left: Sequence[str]) -> Topology
 
 
 def groups_of(components: Mapping[str, Declared], order: Sequence[str]) -> list[ComponentGroup]:
-    """Put spouts together that some stateful bolt joins, however far behind them it stands."""
+    """Group the spouts that some stateful bolt joins, however far behind them it stands."""
     feeding = _spouts_behind(components, order)
     spouts = [name for name in components if components[name].role == "spout"]
     leader = {spout: spout for spout in spouts}
@@ -247,9 +247,9 @@ def _spouts_behind(
 
 @dataclass(frozen=True)
 class TransactionTopology:
-    """Spouts and bolts, checked, and what the engine runs for them.
+    """Checked spouts and bolts, and the topologies that the engine runs for them.
 
-    Made by :meth:`TransactionTopologyBuilder.build`.
+    :meth:`TransactionTopologyBuilder.build` makes it.
     """
 
     name: str
@@ -266,7 +266,7 @@ class TransactionTopology:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What holds for each tuple after failures, by the configuration."""
+        """The guarantee for each tuple after failures, by the configuration."""
         return "exactly_once" if self.config["transaction.exactly.once.mode"] else "at_least_once"
 
     def group_of(self, spout: str) -> int:
@@ -275,7 +275,7 @@ class TransactionTopology:
         Raises
         ------
         KeyError
-            There is no such spout.
+            If there is no such spout.
         """
         for group in self._groups:
             if spout in group.spouts:

@@ -1,7 +1,7 @@
 """Spouts that can neither replay nor be read by offset: what they emit goes to a topic first.
 
-Two groups come of such a spout: one runs it and writes its tuples to a topic of the topology's
-own, the other one reads them there.  From the topic on everything is exactly once.
+Such a spout makes two groups: one runs it and writes its tuples to a topic of the topology's own,
+the other one reads them there.  From the topic on everything is exactly once.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
             """Emit tuples, if there are any."""
 
         def cleanup(self) -> None:
-            """Let go of what ``prepare`` took."""
+            """Release what ``prepare`` took."""
 
 
 class JournalSpout(Spout):
     """Lets a spout without state take part: its tuples are written to a topic first.
 
-    What is in the topic is processed exactly once.  What the spout emitted before that is kept in a
-    file of the machine, and emitted again after a failure, also by another process.  When the driver
-    ends, or the machine, the tuples since the last commit are gone: nobody can give them again.
+    Tuples in the topic are processed exactly once.  Before they are there, a file of the machine
+    keeps them, and they are emitted again after a failure, also by another process.  When the
+    driver or the machine ends, the tuples since the last commit are gone for good.
 
     Parameters
     ----------
     spout
-        Has ``declare_output_fields``, ``prepare``, ``next_tuple`` and ``cleanup``, and emits to
-        one stream.
+        An object with ``declare_output_fields``, ``prepare``, ``next_tuple`` and ``cleanup`` that
+        emits to one stream.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class JournalSpout(Spout):
         self._again = self._kept.uncommitted(state or 0)
 
     def next_tuple(self, collector: SpoutCollector) -> None:
-        """Emit again what was not committed, else let the spout emit."""
+        """Emit again what was not committed, or let the spout emit."""
         again, self._again = self._again, []
         for values in again:
             collector.emit(values)
@@ -113,7 +113,7 @@ class JournalSpout(Spout):
         """End the batch: nothing of the spout is kept."""
 
     def commit(self, batch_group_id: BatchGroupId, state: None) -> int:
-        """Note the batch in which the tuples are; its number is the state."""
+        """Note the batch of the tuples, and return its number as the state."""
         del state
         self._kept.end_batch(batch_group_id.batch_id)
         return batch_group_id.batch_id

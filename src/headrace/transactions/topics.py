@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.topology import CustomGrouping, SpoutCollector, Start, TaskContext
 
 
-# What users say of a topology, component by component, before it is checked as a whole.
+# What users say about a topology, component by component, before it is checked as a whole.
 
 Role = Literal["spout", "bolt", "sink"]
 """How a component was added."""
@@ -27,7 +27,7 @@ Role = Literal["spout", "bolt", "sink"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One subscription as it was declared."""
+    """A subscription as it was declared."""
 
     #: Name of the component that emits.
     source: str
@@ -40,7 +40,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One component as it was added."""
+    """A component as it was added."""
 
     name: str
     role: Role
@@ -73,7 +73,7 @@ class _Subscribing:
         return self._take("shuffle", component, stream)
 
     def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
-        """Take the tuples where they are emitted, if that can be, else spread evenly."""
+        """Take the tuples where they are emitted if possible, otherwise spread evenly."""
         return self._take("local_or_shuffle", component, stream)
 
     def fields_grouping(self, component: str, *fields: str, stream: str = DEFAULT_STREAM) -> Self:
@@ -113,7 +113,7 @@ class _Subscribing:
 class BoltDeclarer(_Subscribing):
     """Says which tuples a bolt takes, and in which of its tasks.
 
-    Each method gives the declarer back, so that a bolt may take several streams.
+    Each method returns the declarer, so that a bolt may take several streams.
 
     Examples
     --------
@@ -137,12 +137,12 @@ class BoltDeclarer(_Subscribing):
     def custom_grouping(
         self, component: str, grouping: CustomGrouping, stream: str = DEFAULT_STREAM
     ) -> Self:
-        """Take each tuple in the tasks that ``grouping.choose(values, tasks)`` gives.
+        """Take each tuple in the tasks that ``grouping.choose(values, tasks)`` returns.
 
         Raises
         ------
         TopologyError
-            The grouping has no such method.
+            If the grouping has no such method.
         """
         given: object = grouping
         if not callable(getattr(given, "choose", None)):
@@ -158,8 +158,8 @@ class SinkDeclarer(_Subscribing):
     """Says which tuples are written to a topic.
 
     With ``fields_grouping`` the tuples with the same values of the fields are written by one task,
-    in their order, and these values are the message's key; else each tuple is written by the task
-    that emits it.
+    in their order, and these values are the message's key; otherwise the task that emits a tuple
+    writes it.
 
     Examples
     --------
@@ -178,7 +178,7 @@ class TopicSpout:
     deserializer
         A serde, a callable of the body, or a deserializer such as ``serdes.with_key(...)``.
     fields
-        Names of the tuples' fields.  One field: it holds the value; several: the value is a
+        Names of the tuples' fields.  A single field holds the value; for several, the value is a
         mapping with these names, an object with these attributes, or a list or tuple.
     key_field
         Name of a field that holds the message's key; it stands before the others.
@@ -235,7 +235,7 @@ class TopicSink:
         Name of the topic.
     serializer
         A serde, or a callable of the value, or of key and value.  The value is that of the only
-        field, else a dict of the fields by name.
+        field, or a dict of the fields by name.
     fields
         The fields that the value holds; all but the key's by default.
     key_field
@@ -317,12 +317,12 @@ class RecordOf:
 
 
 class OffsetReader(Spout):
-    """A spout that reads another one by its offsets: its state is the next one.
+    """A spout that reads another one by its offsets: its state is the next offset.
 
     Parameters
     ----------
     spout
-        What is read.
+        The spout that is read.
     limit
         Most tuples of a batch, as the spout is told.
     """
@@ -371,10 +371,10 @@ def _listed(values: Iterable[Any]) -> Sequence[Any]:
     return values if isinstance(values, list | tuple) else list(values)
 
 
-# Kinds of components, derived from what they are and from who subscribes to them.
+# Kinds of components, derived from what they are and from their subscribers.
 
 Kind = Literal["spout", "non-stateful bolt", "stateful bolt", "end bolt"]
-"""What a component is; an end bolt may be a stateful bolt too."""
+"""The kind of a component; an end bolt may be a stateful bolt, too."""
 
 _STATE: Final = ("init_state", "finish_batch", "commit", "roll_back", "ack_commit")
 _SPOUT: Final = ("next_tuple", "prepare", "cleanup", "declare_output_fields")
@@ -382,7 +382,7 @@ _BOLT: Final = ("execute", "prepare", "cleanup", "declare_output_fields")
 
 
 def is_stateful(component: object) -> bool:
-    """Tell whether a bolt keeps state: it has the callbacks of state, or keeps values by key."""
+    """Return whether a bolt keeps state: it has callbacks for state, or keeps values by key."""
     return isinstance(component, KeyValueBolt) or not _missing(component, _STATE)
 
 
@@ -392,7 +392,7 @@ def check_spout(what: str, component: object, origin: Origin) -> None:
     Raises
     ------
     TopologyError
-        It is a class, lacks methods, or cannot replay what it emitted.
+        If it is a class, lacks methods, or cannot replay what it emitted.
     """
     if isinstance(component, TopicSpout | OffsetSpout):
         return
@@ -420,7 +420,7 @@ def check_bolt(what: str, component: object, origin: Origin) -> None:
     Raises
     ------
     TopologyError
-        It is a class, lacks methods, or has some callbacks of state and not all.
+        If it is a class, lacks methods, or has some of the callbacks for state but not all.
     """
     if isinstance(component, TopicSink):
         raise TopologyError(
@@ -443,7 +443,7 @@ def outputs_of(what: str, component: Any, origin: Origin) -> FieldsDeclarer:
     Raises
     ------
     TopologyError
-        It fails, or names a field twice.
+        If it fails, or names a field twice.
     """
     declarer = FieldsDeclarer()
     try:
@@ -491,6 +491,3 @@ def _incomplete(
 
 def _name(component: object) -> str:
     return type(component).__name__
-
-
-# TransactionTopology: what the builder builds, as data.

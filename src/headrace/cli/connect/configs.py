@@ -28,7 +28,7 @@ Pairs = Annotated[
 
 
 class GivenConfig(NamedTuple):
-    """What files and pairs say of a connector."""
+    """The config of a connector, as files and pairs give it."""
 
     config: dict[str, Any]
     #: ``RUNNING``, ``PAUSED`` or ``STOPPED``, where a file has that beside the config.
@@ -45,12 +45,12 @@ def read_config(given: Iterable[str], name: str | None = None) -> GivenConfig:
     given
         Files and pairs.
     name
-        Name of the connector, which a file that names another one must not be for.
+        Name of the connector; a file that names another one is refused.
 
     Raises
     ------
     ConfigurationError
-        A file cannot be read, or a text is neither a file nor a pair.
+        If a file cannot be read, or a text is neither a file nor a pair.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def read_json(file: str) -> Any:
     Raises
     ------
     ConfigurationError
-        It is not there, or no JSON.
+        If it is missing, or is not JSON.
     """
     try:
         return json.loads(sys.stdin.read() if file == "-" else Path(file).read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""The REST API of a worker, as commands ask it, and their options for it."""
+"""The REST API of a worker, as commands call it, and their options for it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _ERRORS: dict[int, type[HeadraceError]] = {
     503: WorkerStoppingError,
 }
 
-#: REST advises requests; whoever sits at a terminal has commands.
+#: REST advises requests; users of a terminal have commands.
 _COMMANDS = (
     (r"GET /connector-plugins lists", "`headrace connect plugins` lists"),
     (
@@ -90,14 +90,14 @@ _COMMANDS = (
 
 
 class WorkerApi:
-    """Asks a worker; what it refuses is raised as an error of ours.
+    """A client of a worker's REST API, which raises refusals as Headrace's errors.
 
     Parameters
     ----------
     url
-        Where its REST API is.
+        Where the worker's REST API is.
     token
-        What it wants to hear before it answers.
+        The token without which the worker does not answer.
     tls_ca
         File of the certificates to trust; those of the system by default.
     """
@@ -111,7 +111,7 @@ class WorkerApi:
         self._tls_ca = tls_ca
 
     def get(self, *path: str, **query: bool | list[str]) -> Any:
-        """Ask for something."""
+        """Return what the worker answers to a GET request."""
         return self.ask("GET", *path, query=query)
 
     def ask(
@@ -121,21 +121,21 @@ class WorkerApi:
         body: object = None,
         query: dict[str, bool | list[str]] | None = None,
     ) -> Any:
-        """Send a request; give what its answer holds.
+        """Send a request, and return what its answer holds.
 
         Parameters
         ----------
         method, path
             What is asked: parts of the path, not yet quoted.
         body
-            Goes along as JSON.
+            What is sent along as JSON.
         query
             Parameters; false ones are left out.
 
         Raises
         ------
         HeadraceError
-            Nobody answers, or the worker refuses.
+            If nobody answers, or the worker refuses.
         """
         place = "/" + "/".join(quote(part, safe="") for part in path)
         given = {name: value for name, value in (query or {}).items() if value}
@@ -158,7 +158,7 @@ class WorkerApi:
 
     @contextlib.contextmanager
     def _failures(self, what: str) -> Iterator[None]:
-        """Tell of failures on the way to the worker."""
+        """Raise failures on the way to the worker as errors that say what to do."""
         import httpx
 
         try:
@@ -248,7 +248,7 @@ def require_packages(*packages: str) -> None:
     Raises
     ------
     ConfigurationError
-        One of the packages is not installed.
+        If one of the packages is not installed.
     """
     missing = [one for one in packages if importlib.util.find_spec(one) is None]
     if missing:

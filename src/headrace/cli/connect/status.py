@@ -59,7 +59,7 @@ def create(
         Literal["RUNNING", "PAUSED", "STOPPED"] | None,
         typer.Option(
             case_sensitive=False,
-            help="How one that is made begins; by default as its file says, else RUNNING.",
+            help="How a new connector begins; by default as its file says, or RUNNING.",
         ),
     ] = None,
 ) -> None:
@@ -88,7 +88,7 @@ def create(
 
 
 def _wanted(name: str | None, config: list[str], pairs: list[str]) -> tuple[str, GivenConfig]:
-    """Tell the name of a connector, its config and how it begins."""
+    """Return the name of a connector, its config and how it begins."""
     if name is not None and "=" in name:
         # Without a name, the first key comes in its place.
         pairs = [name, *pairs]
@@ -121,7 +121,7 @@ def restart(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Start a connector anew, with its tasks or a task alone."""
+    """Restart a connector, alone or with its tasks, or one task."""
     if task is not None:
         if include_tasks or only_failed:
             raise ConfigurationError(
@@ -163,7 +163,7 @@ def pause(worker: WorkerApi, name: ConnectorName) -> None:
 
 @asking
 def resume(worker: WorkerApi, name: ConnectorName) -> None:
-    """Let a connector go on that is paused or stopped."""
+    """Let a paused or stopped connector go on."""
     worker.ask("PUT", "connectors", name, "resume")
     say(f"Connector {name} goes on.")
 
@@ -179,7 +179,7 @@ def stop(worker: WorkerApi, name: ConnectorName, force: Force = False) -> None:
 def delete(
     worker: WorkerApi, name: ConnectorName, force: Force = False, keep_offsets: KeepOffsets = False
 ) -> None:
-    """Delete a connector; its tasks stop, and where it was is forgotten."""
+    """Delete a connector; its tasks stop, and its offsets are forgotten."""
     worker.ask("DELETE", "connectors", name, query={"force": force, "keepOffsets": keep_offsets})
     say(f"Connector {name} is deleted.")
 
@@ -245,7 +245,7 @@ def _statuses(worker: WorkerApi, name: str | None) -> list[Any]:
 
 
 def _phases(worker: WorkerApi) -> dict[tuple[str, int | None], str]:
-    """Return the phases behind Kafka Connect's words, of what runs on the worker that is asked."""
+    """Return the phases behind Kafka Connect's words for what runs on the asked worker."""
     units = sorted(worker.get("admin", "tasks"), key=lambda unit: int(unit["generation"]))
     return {(unit["connector"], unit["task"]): unit["phase"] for unit in units}
 
@@ -322,7 +322,7 @@ def _short(trace: str) -> str:
 
 
 def _waits(unit: Mapping[str, str]) -> str:
-    """Say what a task waits for that has not failed."""
+    """Say what a task that has not failed waits for."""
     what = unit.get("waits_for", "").partition("\n")[0]
     return _cut(f"waits for {what}") if what else ""
 
@@ -332,7 +332,7 @@ def _cut(line: str) -> str:
 
 
 def _watch(look: Callable[[], list[Any]], interval: float, *, as_json: bool) -> None:
-    """Show each change; on a terminal in the place of what was there before."""
+    """Show each change; on a terminal, in place of what was there before."""
     out = terminal()
     if as_json:
         for found, _ in _changes(look, interval):
@@ -357,7 +357,7 @@ def _shown(found: list[Any], trouble: str) -> Table:
 
 
 def _changes(look: Callable[[], list[Any]], interval: float) -> Iterator[tuple[list[Any], str]]:
-    """Yield what there is whenever it changes; a worker that restarts is waited for."""
+    """Yield what there is whenever it changes, and wait for a worker that restarts."""
     last = found, trouble = look(), ""
     yield last
     while True:
@@ -383,7 +383,7 @@ def offsets(
         typer.Option(
             "--set",
             metavar="FILE",
-            help="Go on where this JSON file says, which looks as --json does; - is standard input.",
+            help="Go on where this JSON file says, in the form of --json; - is standard input.",
         ),
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Begin anew.")] = False,
@@ -475,7 +475,7 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Check a config without making anything; a wrong one ends with status 1."""
-    # Both are known here, and need no writing; what is written must still be right.
+    # Users need not write these two keys; if they do, the values must still be right.
     known = {"name": "a-connector", "connector.class": plugin}
     given = known | read_config([*(config or ()), *(pairs or ())]).config
     found = worker.ask("PUT", "connector-plugins", plugin, "config", "validate", body=given)
@@ -491,7 +491,7 @@ def validate(
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="Name of the connector: small letters with hyphens.")],
+    name: Annotated[str, typer.Argument(help="Name of the connector: lower case with hyphens.")],
     folder: Annotated[
         Path | None, typer.Argument(help="Where the project's folder goes (default: here).")
     ] = None,
@@ -526,7 +526,7 @@ def _plugin_table(found: list[Any]) -> Table:
 
 
 def _short_names() -> dict[str, str]:
-    """Short names of the plugins that come with Headrace, by their classes."""
+    """Return short names of the plugins that come with Headrace, by their classes."""
     from headrace.connect.plugins.builtin import BUILTIN
 
     return {

@@ -74,7 +74,7 @@ def worker(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Variable that ${env:NAME} in a config may take; * for any signs; repeatable.",
+            help="Variable that ${env:NAME} in a config may take; * for any text; repeatable.",
             rich_help_panel=_ACCESS,
         ),
     ] = None,
@@ -98,8 +98,8 @@ def worker(
         bool,
         typer.Option(
             "--allow-anyone",
-            help="Listen on other addresses than loopback without a token: whoever reaches them can"
-            " run code here.",
+            help="Listen on addresses other than loopback without a token: anyone who reaches them"
+            " can run code here.",
             rich_help_panel=_REST,
         ),
     ] = False,
@@ -115,8 +115,8 @@ def worker(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Name of this worker, which no other one of the cluster has; status shows it, so"
-            " give the address at which others reach it (host name and port).",
+            help="Name of this worker, unique in the cluster; status shows it, so give the address"
+            " at which others reach it (host name and port).",
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
@@ -124,7 +124,7 @@ def worker(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="A worker that gives no sign of life for so long is lost (15 s).",
+            help="A worker that gives no sign of life for this long is lost (15 s).",
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
@@ -140,7 +140,7 @@ def worker(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="What a lost worker ran moves to others after so long (30 s).",
+            help="What a lost worker ran moves to others after this long (30 s).",
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
@@ -148,7 +148,7 @@ def worker(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="A worker that cannot read or write its log for so long stops all that it runs"
+            help="A worker that cannot read or write its log for this long stops all that it runs"
             " (18 s).",
             rich_help_panel=_CLUSTER,
         ),
@@ -267,7 +267,7 @@ def _refuse_old_log(log: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _WorkPlace:
-    """Where a worker works."""
+    """The surroundings of a worker: its plugins, jobs and brokers."""
 
     #: Plugins are imported from there first.
     folders: tuple[str, ...]
@@ -278,8 +278,8 @@ class _WorkPlace:
 async def _work(settings: WorkerSettings, place: _WorkPlace) -> None:
     """Run a worker on a cluster of brokers until it is asked to stop.
 
-    The folder is taken first, which another worker may hold; then REST answers, and tells what
-    the worker does until all is there that it needs.
+    The worker first takes its folder, which another one may hold; then REST answers, and tells
+    what the worker does until it has all that it needs.
     """
     from headrace.connect.hosts import ProcessLauncher
     from headrace.connect.rest import RestServer
@@ -305,7 +305,7 @@ async def _work(settings: WorkerSettings, place: _WorkPlace) -> None:
 
 @contextlib.asynccontextmanager
 async def _broker_of(place: _WorkPlace, server: RestServer) -> AsyncIterator[str]:
-    """Yield the name server's address, once there is one; look for Java beside that."""
+    """Yield the name server's address, once there is one; look for Java meanwhile."""
     from headrace.java import find_java
 
     server.startup.step("looks for Java and for its broker")

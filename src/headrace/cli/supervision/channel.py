@@ -1,8 +1,8 @@
-"""What a driver and its supervisor tell each other: words, over a socket that ends with either.
+"""Messages between a driver and its supervisor: words, over a socket that ends with either.
 
 The end of the socket is the end of the other side, however it came: the supervisor needs no look
 at processes to know that its driver died, and a driver whose supervisor is gone stops in order.
-A driver that lives says so every second; one that says nothing for long hangs.
+A living driver says so every second; one that says nothing for long hangs.
 Secrets reach a driver by a variable: all users of a machine see command lines.
 """
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from headrace.spark import StreamJob, TransactionJob
 
 
-#: A driver that does not stop in order after its supervisor died ends all the same, s.
+#: How long a driver whose supervisor died may take to stop in order before it just ends, s.
 _STOP_PATIENCE = 6.0
-#: A driver says that it lives so often, s, unless its work has stood still for longer than this.
+#: How often a driver says that it lives, and how long its work may stand still for that, s.
 _BEAT, _STANDSTILL = 1.0, 5.0
 _SECRETS = [field.name for field in dataclasses.fields(JobSettings) if field.metadata["secret"]]
 _OPTIONS = {f"--{name.replace('_', '-')}" for name in _SECRETS}
@@ -40,7 +40,7 @@ _VARIABLE = "_HEADRACE_SECRETS"
 
 
 class Word(StrEnum):
-    """One message."""
+    """A message of the channel."""
 
     #: A sign of life.
     ALIVE = "alive"
@@ -63,7 +63,7 @@ class Word(StrEnum):
 
 
 class Channel:
-    """A driver's end.
+    """The driver's end of the socket.
 
     Parameters
     ----------
@@ -82,9 +82,9 @@ class Channel:
         self._broker = threading.Event()
         self._events = {Word.GO: self.go, Word.ALONE: self.alone, Word.BROKER: self._broker}
         self._stalled: Callable[[], float] = float
-        # A supervisor that kills a driver that hangs has it show first where its threads are.
+        # Before a supervisor kills a driver that hangs, it has it show where its threads are.
         with contextlib.suppress(RuntimeError):
-            # There is no standard error that it could be shown on.
+            # There is no standard error to show it on.
             faulthandler.register(signal.SIGUSR1)
         for name, work in (("listener", self._listen), ("beat", self._beat)):
             watched_thread(work, name=f"headrace-{name}", on_failure=_end).start()
@@ -95,12 +95,12 @@ class Channel:
         Parameters
         ----------
         stalled
-            Gives the seconds for which it has.
+            Returns the seconds for which it has stood still.
         """
         self._stalled = stalled
 
     def tell(self, word: Word) -> None:
-        """Tell the supervisor something; one that is gone hears nothing."""
+        """Tell the supervisor something, unless it is gone."""
         with contextlib.suppress(OSError):
             self._socket.sendall(f"{word}\n".encode())
 
@@ -114,7 +114,7 @@ class Channel:
         while True:
             if self._stalled() < _STANDSTILL:
                 try:
-                    # A supervisor that is stopped itself does not hold anybody up.
+                    # A supervisor that is stopped itself must not hold up its driver.
                     self._socket.send(alive, socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     pass
@@ -160,16 +160,16 @@ def hand_over(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def taken_over() -> dict[str, Any]:
-    """Take what the supervisor has handed over, by name; what this process starts has it not."""
+    """Take what the supervisor has handed over, by name; processes started from here lack it."""
     secrets: dict[str, Any] = json.loads(os.environ.pop(_VARIABLE, "{}"))
     return secrets
 
 
-# What a driver does for its supervisor: it stands by when it is asked to, and tells how it stands.
+# What a driver does for its supervisor: it stands by when asked to, and tells how it stands.
 
 
 def stand_by(job: StreamJob | TransactionJob, supervisor: Channel) -> bool:
-    """Be warm until the job has no driver; tell whether it had one."""
+    """Wait warm until the job has no driver; return whether it had one."""
     from headrace.spark.standby import Standby
 
     standby = Standby(job)
@@ -187,7 +187,7 @@ def stand_by(job: StreamJob | TransactionJob, supervisor: Channel) -> bool:
 def telling_of(
     job: StreamJob | TransactionJob, supervisor: Channel | None
 ) -> Iterator[Callable[[], None]]:
-    """Yield what tells the supervisor that the job has begun; tell it why the job ended."""
+    """Yield a function that tells the supervisor of the start; tell it why the job ended."""
     began = False
 
     def begun() -> None:

@@ -21,9 +21,9 @@ from headrace.backoff import Backoff
 from headrace.cli._terminal import say
 from headrace.cli.supervision.channel import Word
 
-# How long a process has given no sign of life: no processes and no clock here.
+# Measuring how long a process has given no sign of life: no processes and no clock here.
 
-#: So many looks within the limit; what happens between two of them counts as at most two.
+#: How many looks fit into the limit; the time between two of them counts as at most two.
 _LOOKS = 20
 _LONGEST_PAUSE = 5.0
 
@@ -67,7 +67,7 @@ class Silence:
         self._looked, self._lasted = now, 0.0
 
     def is_over(self, now: float) -> bool:
-        """Look at the clock; tell whether the silence has lasted for longer than the limit."""
+        """Look at the clock; return whether the silence has lasted longer than the limit."""
         if self._looked is None:
             return False
         self._lasted += min(now - self._looked, 2 * self.pause)
@@ -84,14 +84,14 @@ _LAST_WORDS = 0.5
 
 
 class Child:
-    """A driver, or one that stands by, in a process group of its own.
+    """A driver or a standby, in a process group of its own.
 
     Ctrl-C in a terminal goes to the group of the supervisor, which passes it on.
 
     Parameters
     ----------
     command
-        What runs the job; it is given ``--channel`` besides.
+        The command that runs the job; ``--channel`` is added to it.
     environment
         Variables that it has besides those of this process.
     again
@@ -134,7 +134,7 @@ class Child:
         return self._process.pid
 
     def hear(self) -> list[Word] | None:
-        """Return what it said since; None: it has ended."""
+        """Return what it has said since the last call; None if it has ended."""
         try:
             received = self.socket.recv(4096)
         except OSError:
@@ -148,7 +148,7 @@ class Child:
         return words
 
     def tell(self, word: Word) -> None:
-        """Tell it something; one that is gone hears nothing."""
+        """Tell it something, unless it is gone."""
         self.told.add(word)
         with contextlib.suppress(OSError):
             self.socket.sendall(f"{word}\n".encode())
@@ -167,14 +167,14 @@ class Child:
         self.signal(signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait for its end; give the return code."""
+        """Wait for its end, and return its return code."""
         self.socket.close()
         return self._process.wait()
 
 
 @contextlib.contextmanager
 def adopting_orphans() -> Iterator[None]:
-    """Be the parent of all descendants that lose theirs, where the system can do that."""
+    """Become the parent of all descendants that lose theirs, where the system can do that."""
     adopt = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: None
     adopt(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -184,7 +184,7 @@ def adopting_orphans() -> Iterator[None]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Tell whether a process stands still (SIGSTOP); never where there is no ``/proc``.
+    """Return whether a process stands still (SIGSTOP); False where there is no ``/proc``.
 
     >>> is_stopped(os.getpid())
     False
@@ -196,7 +196,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def kill_left_behind(group: int, known: Collection[int]) -> int:
-    """Kill what a driver that died has left: Java, Python workers; give their number.
+    """Kill what a driver that died has left, Java and Python workers; return their number.
 
     They would end by themselves, some seconds later, and hold the local state until then.
 
@@ -205,13 +205,13 @@ def kill_left_behind(group: int, known: Collection[int]) -> int:
     group
         The driver's process group.
     known
-        Processes that are not its.
+        Processes that are not the driver's.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
     killed: set[int] = set()
     deadline = time.monotonic() + _PATIENCE
-    # Those that are killed leave orphans in their turn.
+    # Killed processes leave orphans in their turn.
     while orphans := children_of(os.getpid()) - set(known):
         if time.monotonic() > deadline:
             break
@@ -245,7 +245,7 @@ _BACKOFF = Backoff(1.0, 30.0)
 
 
 class ProcessEnd(Enum):
-    """Why a process ended."""
+    """The reasons for which a process ends."""
 
     DONE = auto()
     #: It said why, and would say so again.
@@ -255,7 +255,7 @@ class ProcessEnd(Enum):
 
 
 def ending(status: int) -> ProcessEnd:
-    """Tell what a return code means; those below zero are signals.
+    """Return what a return code means; those below zero are signals.
 
     >>> [ending(status).name for status in (0, 1, 2, -9)]
     ['DONE', 'FAILED', 'FAILED', 'CRASHED']
@@ -280,9 +280,9 @@ def told(status: int) -> str:
 
 
 class Restarts:
-    """How often something was started again in vain, and how long to wait before the next time.
+    """Counts restarts that were in vain, and says how long to wait before the next one.
 
-    The first time is at once: most crashes are of a machine that was short of memory, or of a
+    The first one is at once: most crashes come from a machine that was short of memory, or from a
     person who wanted to see what happens.
 
     Parameters
@@ -305,32 +305,32 @@ class Restarts:
         self.in_a_row = 0
 
     def pause(self) -> float | None:
-        """Count a restart and give the seconds to wait before it; None: no more of them."""
+        """Count a restart and return the seconds to wait before it; None: no more of them."""
         self.in_a_row += 1
         if self.most is not None and self.in_a_row > self.most:
             return None
         return 0.0 if self.in_a_row == 1 else _BACKOFF.after(self.in_a_row - 1)
 
     def progressed(self) -> None:
-        """Forget the restarts: the last one did good."""
+        """Forget the restarts, as the last one has helped."""
         self.in_a_row = 0
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: A standby is started when its driver has committed, or after so long without input, s.
+#: A standby is started when its driver has committed, or after this time without input, s.
 _STANDBY_AFTER = 15.0
 
 
 class Supervisor:
     """Runs a job in a child process.
 
-    A driver that is killed is replaced at once: by its standby, where there is one.  One that
+    A driver that is killed is replaced at once, by its standby if there is one.  A driver that
     hangs is killed.
 
     Parameters
     ----------
     command
-        What runs the job.
+        The command that runs the job.
     data_dir
         Folder of the embedded broker, where the job needs one.
     environment
@@ -369,7 +369,7 @@ class Supervisor:
         self._others: set[int] = set()
 
     def run(self) -> int:
-        """Run the job to its end; give the exit status."""
+        """Run the job to its end, and return the exit status."""
         with (
             self._opened,
             adopting_orphans(),
@@ -463,7 +463,7 @@ class Supervisor:
         if drove:
             self._driver = None
         if self._stopped and status == -signal.SIGTERM:
-            # It had not come so far yet that it could end in order.
+            # It had not yet come far enough to end in order.
             status = 0
         if self._status is not None or self._stopped:
             if drove or not self._children:
@@ -547,9 +547,9 @@ class Supervisor:
 
 
 def _is_for_good(child: Child) -> bool:
-    """Tell whether a driver that failed proves that the job cannot run."""
+    """Return whether a driver that failed proves that the job cannot run."""
     if child.again and Word.HINDERED in child.said:
-        # Whatever ended the one before it, a broker that is away for example, lasts.
+        # Whatever ended the driver before, such as a broker that is away, lasts.
         return False
     # A standby may fail to take over.
     return Word.GO not in child.told or Word.DRIVING in child.said

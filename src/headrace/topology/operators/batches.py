@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSink(Sink):
-    """Writes to a topic of its own, out of which committed batches are read back one by one."""
+    """Writes to a topic of its own, from which committed batches are read back one by one."""
 
     #: Topic that says which batches are done.
     done_topic: str

@@ -26,12 +26,12 @@ GroupingKind = Literal["shuffle", "local_or_shuffle", "fields", "all", "global",
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Which tasks of a bolt take a tuple."""
+    """The rule by which tasks of a bolt take a tuple."""
 
     kind: GroupingKind
-    #: Places of the values that decide, of ``"fields"``.
+    #: For ``"fields"``: the places of the values that decide.
     fields: tuple[int, ...] = ()
-    #: Decides, of ``"custom"``.
+    #: For ``"custom"``: the object that decides.
     custom: CustomGrouping | None = None
 
     @property
@@ -42,7 +42,7 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Component(Operator):
-    """What spouts and bolts have in common."""
+    """The base of spouts and bolts."""
 
     changes_key: ClassVar[bool] = True
     carries_back: ClassVar[bool] = False
@@ -65,7 +65,7 @@ class _Component(Operator):
         return False
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         tasks = "1 task" if self.parallelism == 1 else f"{self.parallelism} tasks"
         return [type(self.component).__name__, tasks]
 
@@ -81,13 +81,13 @@ class Spout(_Component):
     state_serde: Serde[Any]
     #: Most tuples of a task in a batch, unless it emits a barrier; 0 for no bound.
     batch_size: int
-    #: A batch that brought no tuple is followed by the next so much later, ms.
+    #: Pause after a batch that brought no tuple, ms.
     delay_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuples(Operator):
-    """Makes tuples of the records of a topic, as the source of a topic that is a spout.
+    """Makes tuples of the records of a topic that serves as a spout.
 
     With one field, it takes the value; with several, the items of a value that is a mapping, the
     attributes of the fields' names, or the items of a list or tuple in their order.
@@ -102,7 +102,7 @@ class Tuples(Operator):
     key_field: str | None = None
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         names = self.fields if self.key_field is None else (self.key_field, *self.fields)
         return [f"fields {', '.join(names)}"]
 
@@ -131,7 +131,7 @@ class Subscription(Operator):
     fields: tuple[str, ...]
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         by = [self.fields[place] for place in self.grouping.fields]
         shown = f"{self.grouping.kind} grouping" + (f" by {', '.join(by)}" if by else "")
         return [shown] if self.stream == "default" else [f"stream {self.stream}", shown]
@@ -143,7 +143,7 @@ class Bolt(_Component):
 
     label: ClassVar[str] = "bolt"
 
-    #: Of each parent.
+    #: One for each parent.
     groupings: tuple[Grouping, ...]
 
     @property

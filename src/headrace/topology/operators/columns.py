@@ -32,7 +32,7 @@ class Select(Operator):
     columns: tuple[tuple[str, Node], ...]
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [_shown(self.columns)]
 
 
@@ -46,7 +46,7 @@ class WhereColumns(Operator):
     condition: Node
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [str(self.condition)]
 
 
@@ -61,7 +61,7 @@ class GroupBy(Operator):
     columns: tuple[tuple[str, Node], ...]
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [_shown(self.columns)]
 
 
@@ -73,17 +73,17 @@ class AggregateColumns(Operator):
     stateful: ClassVar[bool] = True
     takes_back: ClassVar[bool] = True
 
-    #: Of the records that come in.
+    #: Columns of the records that come in.
     schema: Schema
     #: Names of the columns of the key.
     keys: tuple[str, ...]
     measures: tuple[ColumnMeasure, ...]
-    #: Of what it gives: the columns of the key, then the measures.
+    #: Columns of its results: those of the key, then the measures.
     results: Schema
     key_serde: Serde[Any]
-    #: Of the cells of a group, as they lie in the state store and travel after combining.
+    #: Writes a group's cells, as they lie in the state store and travel after combining.
     state_serde: Serde[Any]
-    #: Of records that travel uncombined.
+    #: Writes records that travel uncombined.
     value_serde: Serde[Any]
     #: The last measure counts the records of a group, which is gone when none is left.
     of_updates: bool = False
@@ -99,7 +99,7 @@ class AggregateColumns(Operator):
         return self.value_serde
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [", ".join(f"{one.column} = {one}" for one in self.shown), "emit update"]
 
     @property
@@ -118,5 +118,5 @@ class WindowRows(Operator):
     results: Schema
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [", ".join(self.results.names)]

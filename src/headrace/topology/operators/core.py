@@ -53,7 +53,7 @@ class RecordFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One node of the graph."""
+    """A node of the graph."""
 
     #: Shown by ``describe()``.
     label: ClassVar[str] = "operator"
@@ -110,7 +110,7 @@ class Operator:
         raise NotImplementedError(f"operator {self.name} takes nothing through a shuffle: {port}")
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return []
 
     @property
@@ -139,11 +139,11 @@ class Source(Operator):
     timestamp: Function | Literal["message", "wall"] = "message"
     #: How far a record may lag behind the newest of its queue before it is late.
     allowed_lateness: timedelta = timedelta(seconds=2)
-    #: So long a queue may be silent before the others go on without it; None: for ever.
+    #: How long a queue may be silent before the others go on without it; None: for ever.
     idle_timeout: timedelta | None = timedelta(seconds=10)
-    #: Records so far ahead of their store time move no watermark; None: as the job's settings say.
+    #: Records this far ahead of their store time move no watermark; None: as the settings say.
     max_future: timedelta | None = None
-    #: Where a job begins to read that has not read these topics; None: as its settings say.
+    #: Where a job that has not read these topics begins; None: as its settings say.
     start: Start | None = field(default=None, hash=False)
     #: Whether ``start`` holds for the first start only.
     start_once: bool = True
@@ -157,17 +157,17 @@ class Source(Operator):
 
     @property
     def shown_topics(self) -> tuple[str, ...]:
-        """Name what it reads: its topics, or its pattern between slashes."""
+        """The names of what it reads: its topics, or its pattern between slashes."""
         return (f"/{self.topic.pattern}/",) if isinstance(self.topic, re.Pattern) else self.topics
 
     def reads(self, topic: str) -> bool:
-        """Tell whether it reads a topic."""
+        """Return whether it reads a topic."""
         if isinstance(self.topic, re.Pattern):
             return self.topic.fullmatch(topic) is not None
         return topic in self.topics
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         facts = [f"reads {', '.join(self.shown_topics)}", f"deserializer {self.deserializer!r}"]
         if self.timestamp != "message":
             facts.append("time by the wall clock" if self.timestamp == "wall" else "time selected")
@@ -283,7 +283,7 @@ class Aggregate(Operator):
         return self.aggregation.value_serde
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         row = [str(self.aggregation)] if self.aggregation.parts else []
         return [*row, f"emit {self.emit}", f"state {self.state_serde!r}"]
 
@@ -308,9 +308,9 @@ class Sink(Operator):
     choose: RecordFunction | None = None
     #: What it may choose from.
     choices: tuple[str, ...] = ()
-    #: Gives the message's key, where that is not the record's.
+    #: Returns the message's key, where that is not the record's.
     message_key: RecordFunction | None = None
-    #: Gives the number of the message's queue, where the key does not decide.
+    #: Returns the number of the message's queue, where the key does not decide.
     queue_number: RecordFunction | None = None
 
     @property
@@ -324,7 +324,7 @@ class Sink(Operator):
         return self.choices or (self.topic,)
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"writes {' or '.join(self.topics)}", f"serializer {self.serializer!r}"]
 
 
@@ -336,7 +336,7 @@ class Sink(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What an intake gives for one batch.
+    """The records that an intake gives for one batch.
 
     The columns of ``records`` are ``topic`` (string), ``queue`` (int32, null where the key
     decides), ``key`` (binary, null for none), ``value`` (binary, null to delete), ``properties``
@@ -344,24 +344,24 @@ class Taken:
     """
 
     records: pa.RecordBatch
-    #: Where each partition has been read to behind them: its name, and what its connector says;
-    #: None: the partition is gone.
+    #: How far each partition was read with them: its name, and what its connector says; None if
+    #: the partition is gone.
     positions: Sequence[tuple[str, Any]]
 
 
 class Intake(Protocol):
-    """Where a worker asks for records of an outside system; pickled with the job."""
+    """A place where a worker asks for records of an outside system; pickled with the job."""
 
     def take(self, epoch: int, batch: int) -> Taken:
-        """Return the records of a batch; asked again for the same one, the same records.
+        """Return the records of a batch, and the same records whenever it is asked for again.
 
-        A batch that follows says that the one before is committed; a new epoch, that everything
-        behind the last committed batch comes again.
+        Asking for the next batch says that the one before is committed; a new epoch says that
+        everything behind the last committed batch comes again.
         """
 
 
 class Outlet(Protocol):
-    """Where a worker hands messages over to an outside system; pickled with the job."""
+    """A place where a worker hands messages over to an outside system; pickled with the job."""
 
     def put(self, epoch: int, batch: int, messages: pa.RecordBatch) -> None:
         """Hand messages over, in the order of each queue.
@@ -371,7 +371,7 @@ class Outlet(Protocol):
         """
 
     def flush(self, epoch: int, batch: int) -> None:
-        """Make sure that all of the batch is there."""
+        """Make sure that all of the batch has arrived."""
 
     def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
         """Return what the outside did not take, after the flush, in the columns of an intake."""
@@ -384,9 +384,9 @@ class Feed(Operator):
     label: ClassVar[str] = "feed"
     changes_key: ClassVar[bool] = True
 
-    #: None: whoever runs the batch feeds the records in.
+    #: None if whoever runs the batch feeds the records in.
     intake: Intake | None
-    #: Generation of the task, by which of two positions the later one is known.
+    #: Generation of the task, which tells the later one of two positions.
     generation: int = 0
 
 
@@ -402,11 +402,11 @@ class FeedSink(Sink):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The one that is known before a record comes, if one is."""
+        """The only topic that records may name; none where they may name any."""
         return (self.topic,) if self.topic else ()
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"writes {self.topic or 'the topics that records name'}"]
 
 
@@ -422,7 +422,7 @@ class MessageSource(Source):
     of: int = 1
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         shown = [f"reads {', '.join(self.shown_topics)}"]
         return shown if self.of == 1 else [*shown, f"share {self.number} of {self.of}"]
 
@@ -433,9 +433,9 @@ class Delivery(Operator):
 
     label: ClassVar[str] = "delivery"
 
-    #: None: whoever runs the batch has taken the messages out.
+    #: None if whoever runs the batch has taken the messages out.
     outlet: Outlet | None
-    #: Generation of the task, by which of two positions the later one is known.
+    #: Generation of the task, which tells the later one of two positions.
     generation: int = 0
 
 
@@ -465,7 +465,7 @@ NO_VALUE = "HEADRACE_NO_VALUE"
 """Property of a record whose value is None; an empty body may be a value."""
 
 THROUGH_PROPERTIES = frozenset({WATERMARK, SENDER, TIME, LATE_BELOW, RETRACTS, NO_VALUE})
-"""All of them."""
+"""All of these properties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,7 +477,7 @@ class Through(Sink):
     value_serde: Serde[Any]
     #: Whether records have keys, which decide their queues.
     keyed: bool = True
-    #: So many the topic is made with where it is missing.
+    #: How many queues the topic is made with where it is missing.
     queues: int = 8
 
     @property
@@ -491,7 +491,7 @@ class Through(Sink):
         return self.value_serde
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"writes {self.topic}", f"serde {self.value_serde!r}"]
 
 
@@ -505,12 +505,12 @@ class ThroughSource(Source):
     keyed: bool = True
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"reads {', '.join(self.topics)}"]
 
 
 def is_loop(operator: Operator) -> bool:
-    """Tell whether what comes to an operator was published in an earlier batch of the same job."""
+    """Return whether an operator's input was published in an earlier batch of the same job."""
     return isinstance(operator, ThroughSource)
 
 
@@ -527,7 +527,7 @@ class SelectTimestamp(Operator):
     function: Function
     #: How far a record may lag behind the newest of its queue, or partition, before it is late.
     allowed_lateness: timedelta = timedelta(seconds=2)
-    #: So long a queue, or partition, may be silent before the others go on; None: for ever.
+    #: How long a queue, or partition, may be silent before the others go on; None: for ever.
     idle_timeout: timedelta | None = timedelta(seconds=10)
-    #: Records so far ahead of the wall clock move no watermark; None: as the job's settings say.
+    #: Records this far ahead of the wall clock move no watermark; None: as the job's settings say.
     max_future: timedelta | None = None

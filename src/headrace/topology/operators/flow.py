@@ -37,19 +37,19 @@ class Branch(Operator):
     default: str
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         names = [name for name, _ in self.predicates]
         return [f"to {', '.join(names)}, else {self.default}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output(Operator):
-    """Sends on what its parent sends to an output with a name."""
+    """Sends on what its parent sends to a named output."""
 
     label: ClassVar[str] = "output"
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"output {self.output}"]
 
 
@@ -64,7 +64,7 @@ class Repartition(Operator):
     value_serde: Serde[Any]
     #: Records have no keys and are spread evenly.
     evenly: bool = False
-    #: So many of the job's partitions take records; None for all.
+    #: How many of the job's partitions take records; None for all.
     partitions: int | None = None
 
     @property
@@ -78,7 +78,7 @@ class Repartition(Operator):
         return self.value_serde
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         how = ["evenly"] if self.evenly else []
         return how if self.partitions is None else [*how, f"to {self.partitions} partitions"]
 
@@ -95,5 +95,5 @@ class MapAsync(Operator):
     max_in_flight: int = 100
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"{self.max_in_flight} in flight"]

@@ -45,7 +45,7 @@ class KeyedProcess(Process):
     key_serde: Serde[Any]
     states: tuple[StateSpec, ...] = ()
     timers: tuple[TimerSpec, ...] = ()
-    #: How much older than event time the records may be that it gives.
+    #: How much older than event time the records that it gives may be.
     lag: timedelta = field(default=timedelta(0))
 
     @property
@@ -71,7 +71,7 @@ class KeyedProcess(Process):
         return math.gcd(*timers, *kept)
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [*map(str, self.states), *map(str, self.timers)]
 
 
@@ -81,6 +81,6 @@ def step_of(step: timedelta) -> int:
 
 
 def ttl_step(ttl: timedelta) -> int:
-    """Return the grid, in ms, on which entries that live so long go: a hundredth, 1 s at most."""
+    """Return the grid, in ms, on which entries end: a hundredth of ``ttl``, at most 1 s."""
     hundredth = ttl // _MS // 100
     return next((step for step in _STEPS if step <= hundredth), 1)

@@ -40,7 +40,7 @@ class SidesJoin(Operator):
     key_serde: Serde[Any]
     left_serde: Serde[Any]
     right_serde: Serde[Any]
-    #: Sides whose records somebody wants alone where nothing met them: 1 left, 2 right.
+    #: Sides whose records are wanted alone where nothing met them: 1 left, 2 right.
     alone: frozenset[int] = frozenset()
 
     def input_serde(self, port: int) -> Serde[Any]:
@@ -48,7 +48,7 @@ class SidesJoin(Operator):
         return self.right_serde if port else self.left_serde
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"left {self.left_serde!r}", f"right {self.right_serde!r}"]
 
 
@@ -59,7 +59,7 @@ class LatestJoin(SidesJoin):
     update_ports: ClassVar[tuple[int, ...]] = (0, 1)
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return ["last values", *SidesJoin.facts(self)]
 
 
@@ -105,7 +105,7 @@ class IntervalJoin(TimedJoin):
         return grid_of(self.before + self.after)
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [
             f"within {self.before} ms before to {self.after} ms after",
             *_grace(self.grace),
@@ -130,13 +130,13 @@ class WindowJoin(TimedJoin):
         return math.gcd(self.windows.step, self.grace)
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [str(self.windows), *_grace(self.grace), *SidesJoin.facts(self)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionJoin(TimedJoin):
-    """Joins records of one session: no two of its neighbours are more than ``gap`` ms apart."""
+    """Joins the records of a session, whose neighbours are at most ``gap`` ms apart."""
 
     gap: int
 
@@ -153,7 +153,7 @@ class SessionJoin(TimedJoin):
         return grid_of(self.gap)
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [
             f"sessions with gaps up to {self.gap} ms",
             *_grace(self.grace),
@@ -173,7 +173,7 @@ class Joined(Operator):
     takes_key: bool = False
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [self.kind]
 
 
@@ -205,7 +205,7 @@ class KeepTable(Operator):
     update_ports: ClassVar[tuple[int, ...]] = (0,)
 
     key_serde: Serde[Any]
-    #: Of values on their way, None included.
+    #: Writes values on their way, None included.
     value_serde: Serde[Any]
 
     def input_serde(self, port: int) -> Serde[Any]:
@@ -214,7 +214,7 @@ class KeepTable(Operator):
         return self.value_serde
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"values {self.value_serde!r}"]
 
 
@@ -268,7 +268,7 @@ class StreamTableJoin(Lookup):
     """Looks up each record of a stream in a table with the same keys."""
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"{self.kind}, stream with table", f"table {self.right_serde!r}"]
 
 
@@ -281,7 +281,7 @@ class GlobalTableJoin(Lookup):
     selects_by_key: bool = False
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"{self.kind}, stream with global table", f"table {self.right_serde!r}"]
 
 
@@ -292,7 +292,7 @@ class TableJoin(_TwoSided):
     kind: JoinKind
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"{self.kind}, tables", f"left {self.left_serde!r}", f"right {self.right_serde!r}"]
 
 
@@ -300,7 +300,7 @@ class TableJoin(_TwoSided):
 class ForeignKeyRequests(Operator):
     """Sends each row of a table to the key that it refers to: (own key, row) pairs.
 
-    When a row refers to another key than before, the old place gets word, too.
+    When a row refers to another key than before, the old key is told, too.
     """
 
     label: ClassVar[str] = "foreign_key"
@@ -309,7 +309,7 @@ class ForeignKeyRequests(Operator):
     changes_key: ClassVar[bool] = True
 
     key_serde: Serde[Any]
-    #: Of the rows, None included.
+    #: Writes the rows, None included.
     value_serde: Serde[Any]
     selector: Callable[..., Any]
 
@@ -331,7 +331,7 @@ class ForeignKeyJoin(_TwoSided):
     changes_key: ClassVar[bool] = True
 
     kind: LookupKind
-    #: Of the rows that refer, as they lie in the requests and in the state.
+    #: Writes the rows that refer, as they lie in the requests and in the state.
     row_serde: Serde[Any]
 
     @property
@@ -340,5 +340,5 @@ class ForeignKeyJoin(_TwoSided):
         return False
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         return [f"{self.kind}, by foreign key", f"table {self.right_serde!r}"]

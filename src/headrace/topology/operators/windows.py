@@ -33,7 +33,7 @@ class WindowAggregate(Operator):
     refuses_updates: ClassVar[bool] = True
 
     aggregation: Aggregation
-    #: Of the records that travel one by one.
+    #: Writes the records that travel one by one.
     value_serde: Serde[Any]
     emit: WindowEmit = "close"
     #: How much longer than its end a window stays open, and how much later a record may come, ms.
@@ -46,7 +46,7 @@ class WindowAggregate(Operator):
 
     @property
     def updates(self) -> bool:
-        """Whether what it gives replaces what it gave before."""
+        """Whether a result replaces the one before."""
         return self.emit == "update"
 
     @property
@@ -56,11 +56,11 @@ class WindowAggregate(Operator):
 
     @property
     def shape(self) -> Windows:
-        """How its windows lie."""
+        """The shape of its windows."""
         raise NotImplementedError
 
     def facts(self) -> list[str]:
-        """Say what ``describe()`` shows of it."""
+        """Return what ``describe()`` shows of it."""
         grace = [f"grace {told(self.grace)}"] if self.grace else []
         state = f"state {self.aggregation.state_serde!r}"
         return [str(self.aggregation), str(self.shape), *grace, f"emit {self.emit}", state]
@@ -76,7 +76,7 @@ class TimeWindow(WindowAggregate):
 
     @property
     def shape(self) -> Windows:
-        """How its windows lie."""
+        """The shape of its windows."""
         return self.windows
 
     @property
@@ -100,7 +100,7 @@ class SlidingWindow(WindowAggregate):
 
     @property
     def shape(self) -> Windows:
-        """How its windows lie."""
+        """The shape of its windows."""
         return self.windows
 
     @property
@@ -124,7 +124,7 @@ class SessionWindow(WindowAggregate):
 
     @property
     def shape(self) -> Windows:
-        """How its windows lie."""
+        """The shape of its windows."""
         return self.windows
 
     @property
@@ -140,11 +140,11 @@ class SessionWindow(WindowAggregate):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountWindow(WindowAggregate):
-    """Gathers every so many records."""
+    """Gathers a fixed number of records at a time."""
 
     windows: CountWindows
 
     @property
     def shape(self) -> Windows:
-        """How its windows lie."""
+        """The shape of its windows."""
         return self.windows
