@@ -121,7 +121,7 @@ def give_job(
     namesrv: NameServer = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Give a job to another account, and fence off its driver. Only an admin can."""
+    """Hand a job over to another account, and fence off its driver. Only an admin can."""
     from headrace.client import Jobs
     from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX, OpenRequest
     from headrace.runtime.jobs.journal import standing_of_job

@@ -206,7 +206,7 @@ class Fired(Generic[K]):
 
 
 class Context(Protocol):
-    """Gives a processor its state, its timers, the time and its outputs."""
+    """A processor's way to its state, its timers, the time and its outputs."""
 
     @property
     def partition(self) -> int:
