@@ -121,6 +121,17 @@ def test_all_that_keeps_a_job_from_starting_is_told_before_java_starts(tmp_path:
     assert not (tmp_path / "java-began").exists()
 
 
+def test_what_kept_a_job_from_starting_is_looked_for_again(tmp_path: Path) -> None:
+    topology = load_program(write(tmp_path, WORD_COUNT + BUILT)).topology
+    assert isinstance(topology, Topology)
+    with embedded_broker(tmp_path) as address, Client(address):
+        settings = JobSettings(namesrv=address, data_dir=tmp_path)
+        with StreamJob(topology, settings) as job:
+            assert len(job.problems()) == 2
+            assert job.create_topics() == ["lines", "counts"]
+            assert job.problems() == []
+
+
 @pytest.mark.timeout(240)
 def test_missing_topics_are_made_where_that_is_asked_for(tmp_path: Path) -> None:
     table = 'builder.table("people", serdes.string).to_stream().sink("names", serdes.string)\n'

@@ -165,7 +165,8 @@ class StreamJob:
         self._prepared: Prepared | None = None
         #: Set before anything else of a start, and what it was found to lack.
         self._connected: JobConnection | None = None
-        self._problems: list[HeadraceError] | None = None
+        #: Whether nothing keeps it from starting, as its cluster was seen.
+        self._is_sound = False
         self._connection: JobConnection | None = None
         self._supervisor: threading.Thread | None = None
         #: Set when the supervisor has nothing left to do.
@@ -231,11 +232,12 @@ class StreamJob:
         from, and offsets that its queues do not hold.  :meth:`start` raises all of it as one error
         before Spark starts; nothing is made or changed by then.
         """
-        if self._problems is None:
-            connection = self._connect()
-            seen = read_cluster(connection)
-            self._problems = start_problems(connection.plan, self._migrations, seen)
-        return self._problems
+        if self._is_sound:
+            return []
+        connection = self._connect()
+        found = start_problems(connection.plan, self._migrations, read_cluster(connection))
+        self._is_sound = not found
+        return found
 
     def create_topics(self, queues: int | None = None) -> list[str]:
         """Make the topics that the job reads and writes and that are not there.
@@ -269,7 +271,8 @@ class StreamJob:
         return self._connected
 
     def _close(self) -> None:
-        self._connection = self._connected = self._prepared = self._problems = None
+        self._connection = self._connected = self._prepared = None
+        self._is_sound = False
         self._opened.close()
 
     def _begin(self) -> JobDriver:
