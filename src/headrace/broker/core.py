@@ -25,7 +25,6 @@ from headrace.broker.snapshots import SavedTable, load_snapshot, save_snapshot
 from headrace.broker.static_topics import Rate, StaticTopics
 from headrace.broker.topics import (
     CLOSED_TOPICS,
-    COMPACTED,
     RETRY_PREFIX,
     TopicTable,
     is_compacted,
@@ -49,7 +48,7 @@ from headrace.errors import (
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.groups import SubscriptionGroupConfig
 from headrace.protocol.records import largest_records
-from headrace.protocol.routes import MappingDetail, TopicConfig, dumps
+from headrace.protocol.routes import COMPACTED, MappingDetail, TopicConfig, dumps
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:

@@ -22,14 +22,11 @@ from headrace.errors import (
     TopicNotFoundError,
 )
 from headrace.protocol.codes import Perm
-from headrace.protocol.routes import CLEANUP_POLICY, TopicConfig, apply_attributes
+from headrace.protocol.routes import TopicConfig, apply_attributes, keeps_newest
 from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX
 from headrace.store.compaction import CompactionSettings
 
 # How long messages are kept: retention, and the topics that keep the newest of each key.
-
-COMPACTED = {CLEANUP_POLICY: "COMPACTION"}
-"""The attribute of topics that keep the newest message of each key."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +36,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 def is_compacted(config: TopicConfig) -> bool:
     """Whether a topic keeps the newest message of each key; commit topics of jobs always do."""
-    policy = config.attributes.get(CLEANUP_POLICY)
-    return policy == "COMPACTION" or config.topic_name.endswith(COMMIT_TOPIC_SUFFIX)
+    return keeps_newest(config.attributes) or config.topic_name.endswith(COMMIT_TOPIC_SUFFIX)
 
 
 def parse_size(text: str) -> int:

@@ -188,8 +188,9 @@ def create(
 ) -> None:
     """Make a topic, or change its number of queues."""
     from headrace.client import Admin
+    from headrace.protocol.routes import COMPACTED
 
-    attributes = {"cleanup.policy": "COMPACTION"} if compaction else None
+    attributes = COMPACTED if compaction else None
     with cluster(namesrv, data_dir) as client:
         Admin(client).create_topic(topic, queues=queues, attributes=attributes)
     say(f"Topic {topic} has {queues} queues.")

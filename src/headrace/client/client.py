@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-# Trying again: pauses that double, with jitter, until the patience is over.
-
 # A generator of its own: the one that a program may have seeded stays as it is.
 _chance = random.Random()
 

@@ -275,8 +275,8 @@ def _shift_tails(cells: Bytes, starts: Int64s, ends: Int64s, head: npt.NDArray[n
 
 # The few fields of a stored record that the store itself reads.
 
-BORN_HOST_V6 = 16
-STORE_HOST_V6 = 32
+BORN_HOST_V6 = int(SysFlag.BORN_HOST_V6)
+_STORE_HOST_V6 = int(SysFlag.STORE_HOST_V6)
 
 #: What a record may hold beside its body: head, topic, properties.
 MAX_ENVELOPE = 64 * 1024
@@ -317,18 +317,32 @@ def record_magics(content: bytes, position: int) -> Iterator[int]:
             found = content.find(needle, found + 1)
 
 
+def _topic_of(record: Buffer) -> tuple[int, int]:
+    """Find where the topic of a record begins, and where it ends.
+
+    Raises
+    ------
+    struct.error, IndexError
+        The bytes end before.
+    """
+    _, magic, _, _, _, _, _, flags = _HEAD.unpack_from(record)
+    at = _born_host_end(flags) + 8
+    at += (20 if flags & _STORE_HOST_V6 else 8) + 4 + 8
+    at += 4 + _INT.unpack_from(record, at)[0]
+    if magic == MAGIC_V2:
+        return at + 2, at + 2 + _SHORT.unpack_from(record, at)[0]
+    return at + 1, at + 1 + record[at]
+
+
+def _born_host_end(flags: int) -> int:
+    return _BORN_HOST + (20 if flags & BORN_HOST_V6 else 8)
+
+
 def fills_its_size(record: Buffer) -> bool:
     """Whether the lengths of body, topic and properties add up to the size of a record."""
     try:
-        size, magic, _, _, _, _, _, flags = _HEAD.unpack_from(record)
-        at = _BORN_HOST + (20 if flags & BORN_HOST_V6 else 8) + 8
-        at += (20 if flags & STORE_HOST_V6 else 8) + 4 + 8
-        at += 4 + _INT.unpack_from(record, at)[0]
-        if magic == MAGIC_V2:
-            at += 2 + _SHORT.unpack_from(record, at)[0]
-        else:
-            at += 1 + record[at]
-        return bool(at + 2 + _SHORT.unpack_from(record, at)[0] == size)
+        _, end = _topic_of(record)
+        return bool(end + 2 + _SHORT.unpack_from(record, end)[0] == _INT.unpack_from(record)[0])
     except (struct.error, IndexError):
         return False
 
@@ -341,8 +355,7 @@ def queue_offset_of(record: Buffer) -> int:
 def store_time_of(record: Buffer) -> int:
     """Read when a record was stored, ms since 1970."""
     flags = _HEAD.unpack_from(record)[7]
-    at = _BORN_HOST + (20 if flags & BORN_HOST_V6 else 8)
-    return int(_LONG.unpack_from(record, at)[0])
+    return int(_LONG.unpack_from(record, _born_host_end(flags))[0])
 
 
 def queue_of(record: Buffer) -> tuple[str, int]:
@@ -354,15 +367,8 @@ def queue_of(record: Buffer) -> tuple[str, int]:
         When the bytes are no record.
     """
     try:
-        _, magic, _, queue_id, _, _, _, flags = _HEAD.unpack_from(record)
-        at = _BORN_HOST + (20 if flags & BORN_HOST_V6 else 8) + 8
-        at += (20 if flags & STORE_HOST_V6 else 8) + 4 + 8
-        at += 4 + _INT.unpack_from(record, at)[0]
-        if magic == MAGIC_V2:
-            size, at = _SHORT.unpack_from(record, at)[0], at + 2
-        else:
-            size, at = record[at], at + 1
-        return str(memoryview(record)[at : at + size], "utf-8"), int(queue_id)
+        begin, end = _topic_of(record)
+        return str(memoryview(record)[begin:end], "utf-8"), int(_HEAD.unpack_from(record)[3])
     except (struct.error, IndexError, ValueError) as error:
         raise CorruptLogError(f"bytes in the log are no record: {error}") from error
 

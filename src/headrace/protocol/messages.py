@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.errors import MessageRejectedError, ProtocolError
 from headrace.protocol.codes import SysFlag
-from headrace.protocol.layout import MAGIC_V2, MIN_RECORD, record_parts
+from headrace.protocol.layout import BORN_HOST_V6, MAGIC_V2, MIN_RECORD, record_parts
 from headrace.protocol.properties import (
     DELAY,
     KEYS,
@@ -117,7 +117,6 @@ _AFTER_HOSTS = struct.Struct(">iqi")
 _LONG = struct.Struct(">q")
 _V6_MORE = 12
 # Plain numbers: the flags of an enum are slow to combine.
-_BORN_HOST_V6 = int(SysFlag.BORN_HOST_V6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +337,7 @@ def _decode(record: memoryview, at: int, *, unpack: bool) -> StoredMessage:
     size, magic, crc, queue_id, flag, queue_offset, position, sys_flag, born = (
         _BEFORE_HOSTS.unpack_from(record)
     )
-    born_end = 56 + (_V6_MORE if sys_flag & _BORN_HOST_V6 else 0)
+    born_end = 56 + (_V6_MORE if sys_flag & BORN_HOST_V6 else 0)
     store_end = body_start - _AFTER_HOSTS.size
     (stored,) = _LONG.unpack_from(record, born_end)
     reconsume_times, prepared_offset, _ = _AFTER_HOSTS.unpack_from(record, store_end)

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from headrace.errors import MessageRejectedError, MessageTooLargeError, ProtocolError
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.layout import (
+    BORN_HOST_V6,
     HEAD,
     HEAD_SIZE,
     MAGIC,
@@ -41,7 +42,6 @@ Binaries: TypeAlias = pa.Array | Sequence[bytes]
 _HUGE = 0x7FFF_FFFF
 _LONGEST_V1_TOPIC = 127
 _LONGEST_TOPIC = 32_767
-_BORN_HOST_V6 = int(SysFlag.BORN_HOST_V6)
 _HOST_FLAGS = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _BORN_HOST_AT = 48
 _BEFORE_HOSTS = struct.Struct(">iiiiiqqiq")
@@ -232,7 +232,7 @@ def _heads(head: npt.NDArray[np.void], host: bytes) -> pa.BinaryArray:
         head["born_ip"] = host[:4]
         head["born_port"] = int.from_bytes(host[4:], signed=True)
         return _rows(head)
-    head["sys_flag"] |= _BORN_HOST_V6
+    head["sys_flag"] |= BORN_HOST_V6
     narrow = head.view((np.uint8, HEAD_SIZE)).reshape(len(head), HEAD_SIZE)
     wide = np.empty((len(head), HEAD_SIZE + len(host) - 8), np.uint8)
     wide[:, :_BORN_HOST_AT] = narrow[:, :_BORN_HOST_AT]
@@ -284,7 +284,7 @@ def write_record(topic: str, body: Buffer, properties: bytes, fields: RecordFiel
     tail = name + _property_field(properties)
     sys_flag = fields.sys_flag & ~_HOST_FLAGS
     if len(host) != 8:
-        sys_flag |= _BORN_HOST_V6
+        sys_flag |= BORN_HOST_V6
     size = HEAD_SIZE - 8 + len(host) + len(body) + len(tail)
     crc = zlib.crc32(body) & _HUGE
     numbers = fields.queue_id, fields.flag, 0, 0, sys_flag, fields.born

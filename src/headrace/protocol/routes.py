@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # The string is a comma-joined list of ``+key=value`` (add or alter) and ``-key`` (delete).
 
 CLEANUP_POLICY = "cleanup.policy"
+COMPACTED = {CLEANUP_POLICY: "COMPACTION"}
+"""Attributes of a topic that keeps the newest message of each key."""
 #: RocketMQ answers a wrong attribute with SYSTEM_ERROR, not with INVALID_PARAMETER.
 _NUMBER = 1
 
@@ -52,6 +54,15 @@ _ATTRIBUTES = {
     ),
     "reserve.time": _Attribute(_is_time, "a number of milliseconds, or -1", changeable=True),
 }
+
+
+def keeps_newest(attributes: Mapping[str, str]) -> bool:
+    """Tell whether a topic of such attributes keeps the newest message of each key.
+
+    >>> keeps_newest(COMPACTED | {"message.type": "NORMAL"}), keeps_newest({})
+    (True, False)
+    """
+    return COMPACTED.items() <= attributes.items()
 
 
 def write_attributes(attributes: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from headrace.errors import (
     RequestNotSupportedError,
     TopicNotFoundError,
 )
+from headrace.protocol.routes import COMPACTED, keeps_newest
 from headrace.protocol.transactions import PlanAnswer
 from headrace.runtime.commit.journal.transactions import read_ranges
 from headrace.runtime.planning import misplaced_offsets
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from headrace.runtime.job_plan import JobConnection, JobPlan
     from headrace.runtime.state.steps import Migrations
     from headrace.topology import Operator, Topology
-
-COMPACTION = {"cleanup.policy": "COMPACTION"}
-"""Attributes of a topic that keeps the newest message of each key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +170,7 @@ def _not_compacted(client: Client, topics: Iterable[str]) -> dict[str, str]:
     with suppress(NoPermissionError, RequestNotSupportedError):
         for topic in topics:
             for broker, config in Admin(client).topic_config(topic).items():
-                if COMPACTION.items() - config.attributes.items():
+                if not keeps_newest(config.attributes):
                     found[topic] = broker
     return found
 
@@ -250,6 +248,6 @@ def create_missing(job: JobConnection, queues: int) -> list[str]:
     seen, admin = read_cluster(job), Admin(job.client)
     made = [topic for topic in needed_topics(job.plan.topology) if topic.name in seen.missing]
     for topic in made:
-        attributes = COMPACTION if topic.compacted else None
+        attributes = COMPACTED if topic.compacted else None
         admin.create_topic(topic.name, queues, attributes=attributes)
     return [topic.name for topic in made]

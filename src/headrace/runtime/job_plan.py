@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.client import Admin, Client, ClientSettings, Jobs, MessageQueue, PullConsumer
 from headrace.errors import NoPermissionError, RequestNotSupportedError
 from headrace.private import owners_secret
-from headrace.protocol.routes import LOGICAL_BROKER
+from headrace.protocol.routes import LOGICAL_BROKER, keeps_newest
 from headrace.protocol.transactions import WHOLE, Share
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.journal.lease import LeaseTimes
@@ -336,10 +336,12 @@ def _is_gapless(client: Client, queue: MessageQueue) -> bool:
     """Look at a topic's settings; of what an account may not look at nothing is known."""
     with suppress(NoPermissionError, RequestNotSupportedError):
         (config,) = Admin(client).topic_config(queue.topic, queue.broker).values()
-        kinds = ("cleanup.policy", "COMPACTION"), ("queue.type", "BatchCQ")
-        return not any(config.attributes.get(name) == value for name, value in kinds)
+        batches = config.attributes.get("queue.type") == "BatchCQ"
+        return not (batches or keeps_newest(config.attributes))
     return False
 
+
+# Topics that the patterns of a job's sources match, looked for again while the job runs.
 
 #: So often the name server is asked for new topics, seconds.
 _LOOK_SECONDS = 1.0

@@ -215,9 +215,6 @@ def _not_held(job: str, queue: QueueName, offset: int, first: int, end: int) -> 
     )
 
 
-# Topics that the patterns of a job's sources match, looked for again while the job runs.
-
-
 #: A task costs some ten milliseconds: below so many messages another one does not pay.
 _MESSAGES_PER_SPLIT = 5_000
 

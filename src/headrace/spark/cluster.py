@@ -22,7 +22,8 @@ from headrace.client import Admin, Client
 from headrace.client.settings import read_certificates
 from headrace.errors import SettingsError
 from headrace.protocol.codes import Perm
-from headrace.runtime.checks import COMPACTION, brokers_of
+from headrace.protocol.routes import COMPACTED
+from headrace.runtime.checks import brokers_of
 from headrace.runtime.commit.journal.publishing import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.home import commits_units
@@ -294,7 +295,7 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
     found = {topic: _queues(job, topic) for topic in plan.sink_topics}
     for topic in plan.state_topics.values():
         if topic not in known:
-            admin.create_topic(topic, plan.settings.partitions, attributes=COMPACTION, brokers=home)
+            admin.create_topic(topic, plan.settings.partitions, attributes=COMPACTED, brokers=home)
         queues_of_state = _queues(job, topic)
         if len(queues_of_state) < plan.settings.partitions:
             raise other_partitions(plan.job, len(queues_of_state), plan.settings.partitions)
@@ -314,7 +315,7 @@ def _batch_topics(plan: JobPlan) -> Iterator[tuple[str, int, dict[str, str] | No
     """Yield the topics by which batches are read back, with their queues and attributes."""
     for sink in plan.topology.batch_sinks:
         yield sink.topic, plan.settings.partitions, None
-        yield sink.done_topic, 1, COMPACTION
+        yield sink.done_topic, 1, COMPACTED
     for through in plan.topology.throughs:
         yield through.topic, through.queues, None
 
@@ -345,7 +346,7 @@ def _make_commit_topic(job: JobConnection, admin: Admin, home: list[str]) -> Non
     topic = job.plan.topology.commit_topic
     held = brokers_of(job.client, topic)
     if not held:
-        admin.create_topic(topic, 1, attributes=COMPACTION, brokers=home)
+        admin.create_topic(topic, 1, attributes=COMPACTED, brokers=home)
     others = sorted({*job.client.brokers()} - held - {*home})
     if others:
-        admin.create_topic(topic, 1, attributes=COMPACTION, brokers=others, perm=Perm(0))
+        admin.create_topic(topic, 1, attributes=COMPACTED, brokers=others, perm=Perm(0))

@@ -20,7 +20,8 @@ from headrace.errors import HeadraceError, StateError, refuse
 from headrace.keys import KEYS, key_from_properties
 from headrace.protocol.messages import Message
 from headrace.protocol.properties import decode_properties
-from headrace.runtime.checks import COMPACTION, needed_topics
+from headrace.protocol.routes import COMPACTED
+from headrace.runtime.checks import needed_topics
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.steps import reset
 from headrace.runtime.testing.topics import Sent, Written
@@ -126,7 +127,7 @@ class SparkReplay:
         tables = {needed.name for needed in needed_topics(self.topology) if needed.compacted}
         for topic, count in self.queues.items():
             if topic not in _own_topics(self.topology):
-                attributes = COMPACTION if topic in tables else None
+                attributes = COMPACTED if topic in tables else None
                 admin.create_topic(topic, queues=count, attributes=attributes)
         for topic in self._written_topics():
             admin.create_topic(topic, queues=self.sink_queues)

@@ -33,7 +33,7 @@ from headrace.protocol.properties import (
     decode_properties,
 )
 from headrace.protocol.records import RecordFields, Records, batch_to_records, encode_record
-from headrace.protocol.routes import CLEANUP_POLICY
+from headrace.protocol.routes import keeps_newest
 from headrace.store import QueueAppend
 from headrace.store.keys import KeyQuery
 
@@ -199,7 +199,7 @@ def _store(core: Core, request: Request, fields: _Fields, config: TopicConfig) -
     static = core.static_topics.locate(fields.topic, fields.queue_id)
     queue_id = _choose_queue(config, static.queue_id if static else fields.queue_id)
     uniq_key, append = _append(core, fields, queue_id, request)
-    if config.attributes.get(CLEANUP_POLICY) == "COMPACTION":
+    if keeps_newest(config.attributes):
         _require_keys(config.topic_name, append.records)
     size = len(request.command.payload)
     request.peer.hold(size)

@@ -29,12 +29,6 @@ from headrace.connect.schema import (
     mapping,
 )
 
-# What a value or a body that does not fit is reported with: why, and where inside it.
-
-
-# Logical types: decimals, dates, times and timestamps, and the plain values that carry them.
-
-
 #: The name of the struct that a union of several types becomes: a field for each of them.
 UNION = "io.confluent.connect.avro.Union"
 #: The parameter that holds the words of an enum.

@@ -26,6 +26,8 @@ Step = Callable[[Any], Any]
 _BITS: Mapping[Type, int] = {Type.INT8: 7, Type.INT16: 15, Type.INT32: 31, Type.INT64: 63}
 
 
+# What a value or a body that does not fit is reported with: why, and where inside it.
+
 _SHOWN = 80
 
 
@@ -83,6 +85,8 @@ def kind_of(value: Any) -> str:
     """Name the type of a value for a message."""
     return "null" if value is None else type(value).__qualname__
 
+
+# Logical types: decimals, dates, times and timestamps, and the plain values that carry them.
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

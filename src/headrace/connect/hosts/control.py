@@ -313,6 +313,3 @@ class HostedSinkTask(_Hosted, SinkTaskContext):
 def _refuse(record: SinkRecord, error: Exception) -> None:
     del record
     raise error
-
-
-# Why a unit failed, in one line: what, where in the user's own code, why.

@@ -107,6 +107,8 @@ def _begin(text: str) -> Begin:
 # The health probe of a unit: asked every now and then, in a thread that nobody waits for.
 
 
+# Why a unit failed, in one line: what, where in the user's own code, why.
+
 _LONGEST = 500
 
 

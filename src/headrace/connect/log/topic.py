@@ -26,6 +26,7 @@ from headrace.errors import (
     MessageTooLargeError,
     TopicNotFoundError,
 )
+from headrace.protocol.routes import COMPACTED, keeps_newest
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_COMPACTED = {"cleanup.policy": "COMPACTION"}
 _AT_ONCE = timedelta(0)
 _PULL_MESSAGES = 100_000
 #: Deletes that go out in one request.
@@ -198,9 +198,9 @@ class TopicLog:
         admin = AsyncAdmin(self._client)
         if not await admin.topic_exists(self._topic):
             home = sorted(await self._client.brokers())[:1]
-            await admin.create_topic(self._topic, 1, attributes=_COMPACTED, brokers=home)
+            await admin.create_topic(self._topic, 1, attributes=COMPACTED, brokers=home)
         for broker, config in (await admin.topic_config(self._topic)).items():
-            if config.attributes.get("cleanup.policy") != "COMPACTION":
+            if not keeps_newest(config.attributes):
                 raise ConnectError(
                     f"topic '{self._topic}' is no compaction topic on broker '{broker}': retention"
                     " would delete the configs in it",

@@ -570,6 +570,9 @@ class UnitRows:
         return int(np.count_nonzero(self.index["met"] != NOT_A_TOMBSTONE))
 
 
+# A queue's log as it stood at one moment: what readers hold while the files change.
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FileView:
     """A file, as far as this view reaches into it."""

@@ -558,6 +558,3 @@ def _count(candidate: Candidate, found: Marked, horizon: Horizon) -> None:
             candidate.is_restamped |= bool((kept & (met != rows["met"])).any())
         candidate.kept_count += int(np.count_nonzero(kept))
         candidate.kept_bytes += int(rows["size"][kept].sum())
-
-
-# A queue's log as it stood at one moment: what readers hold while the files change.

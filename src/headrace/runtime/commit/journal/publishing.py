@@ -31,6 +31,7 @@ from headrace.failpoints import failpoint
 from headrace.protocol.journal_tags import TAG, FirstCopies, Tag, encode_tags, parse_tags
 from headrace.protocol.messages import Message
 from headrace.protocol.properties import KEYS, decode_properties, encode_properties
+from headrace.protocol.routes import keeps_newest
 from headrace.runtime.commit.journal.topic import await_shown, decode_chunk, part_of, pieces
 from headrace.runtime.commit.transactions import QueueMessages
 from headrace.topology.names import commit_topic, journal_topic, state_topic
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_POLICY, _COMPACTED = "cleanup.policy", "COMPACTION"
 _RESERVED = "fileReservedTime"
 
 
@@ -92,7 +92,7 @@ def journal_time(settings: JobSettings) -> timedelta:
 
 def _check_compacted(admin: Admin, job: str, topic: str) -> None:
     for broker, config in admin.topic_config(topic).items():
-        if config.attributes.get(_POLICY) != _COMPACTED:
+        if not keeps_newest(config.attributes):
             raise ConfigurationError(
                 f"topic '{topic}' of job '{job}' is no compaction topic on broker '{broker}':"
                 " retention would delete what the job needs for good",
