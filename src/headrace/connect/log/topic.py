@@ -26,7 +26,6 @@ from headrace.errors import (
     MessageTooLargeError,
     TopicNotFoundError,
 )
-from headrace.protocol.routes import COMPACTED, keeps_newest
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
@@ -194,6 +193,7 @@ class TopicLog:
 
     async def _made(self) -> MessageQueue:
         from headrace.client import AsyncAdmin
+        from headrace.protocol.routes import COMPACTED, keeps_newest
 
         admin = AsyncAdmin(self._client)
         if not await admin.topic_exists(self._topic):
