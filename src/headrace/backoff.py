@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import math
+import random
 
 #: Doublings beyond which there is no pause that anybody waits for.
 _MOST_DOUBLINGS = 64
+#: Of its own: what a user's code has seeded stays as it is.
+_chance = random.Random()
+
+
+def jitter() -> float:
+    """Return a number from 0 to 1 by which a pause is cut: those who failed together part.
+
+    >>> Backoff(1.0).next(jitter()) >= 0.5
+    True
+    """
+    return _chance.random()
 
 
 class Backoff:

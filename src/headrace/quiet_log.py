@@ -42,12 +42,12 @@ class QuietLog:
         *,
         lines: int = 5,
         period: float = 10.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._log = log
         self._lines = lines
         self._period = period
-        self._clock = clock
+        self._clock = clock or time.monotonic
         # The keys are format strings of this program, so there are few.
         self._kinds: dict[str, _Kind] = {}
 

@@ -18,8 +18,7 @@ from unittest.mock import patch
 import headrace.client._connection
 import headrace.client.blocking
 import headrace.spark.worker
-from headrace import failpoints
-from headrace.client import client
+from headrace import backoff, failpoints
 from headrace.client.blocking import LoopThread, loop_thread
 from headrace.runtime.commit import drivers
 from headrace.runtime.state import local
@@ -215,7 +214,7 @@ def processes_of(world: World) -> Iterator[tuple[Points, SimulatedDatabases, Tas
         (drivers, "_space", here(lambda: "1", drivers._space)),
         (drivers, "_boot", here(lambda: process().machine, drivers._boot)),
         (failpoints, "_armed", points),
-        (client._chance, "random", here(luck.random, client._chance.random)),
+        (backoff._chance, "random", here(luck.random, backoff._chance.random)),
         (local, "Rdict", rdict),
         (local, "_owner", here(databases_of_all.owner, local._owner)),
         (local, "_is_stopped", here(is_stopped, local._is_stopped)),

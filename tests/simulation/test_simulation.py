@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.client.blocking import loop_thread
 from tests.simulation.mutants import (
     JOURNAL_MUTANTS,
@@ -28,6 +30,10 @@ from tests.simulation.mutants import (
 )
 from tests.simulation.simulation import simulate
 from tests.simulation.swarm import EXTRAS, has
+
+SOURCES = Path(headrace.__file__).parent
+#: A parameter that is bound, when its function is defined, to what a world has of its own.
+REAL_DEFAULT = re.compile(r"\] = (time\.(monotonic|time|sleep)|\w*\.random)\b(?!\()")
 
 #: A busy machine needs minutes for what takes seconds.
 pytestmark = [pytest.mark.timeout(300), pytest.mark.spread]
@@ -54,6 +60,16 @@ def run_seeds(first: int, last: int, folder: Path, *, embedded: bool) -> None:
     # A simulation in which nothing happens proves nothing.
     assert struck > (last - first) / 2
     assert batches > 2 * (last - first)
+
+
+def test_no_default_is_bound_to_the_real_clock() -> None:
+    """Such a one would be the same in every world, and make a seed's story depend on the load."""
+    found = [
+        f"{path.relative_to(SOURCES)}: {match.group()}"
+        for path in sorted(SOURCES.rglob("*.py"))
+        for match in REAL_DEFAULT.finditer(path.read_text())
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize(("own", "first"), shares({True: 0, False: 0}, SEEDS))

@@ -69,8 +69,8 @@ class RestoreWatch:
     restored state · 200 messages in 4.0 s
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or time.monotonic
         self._began: float | None = None
         self._finished = 0
         self._running = 0

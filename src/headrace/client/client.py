@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from headrace.backoff import Backoff
+from headrace.backoff import Backoff, jitter
 from headrace.client._connection import Session
 from headrace.client.settings import ClientSettings, parse_addresses
 from headrace.errors import (
@@ -39,10 +38,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-# A generator of its own: the one that a program may have seeded stays as it is.
-_chance = random.Random()
-
-
 async def retrying(
     attempt: Callable[[], Awaitable[T]],
     settings: ClientSettings,
@@ -69,7 +64,7 @@ async def retrying(
         failures += 1
         first, longest = settings.retry_backoff, settings.retry_backoff_limit
         backoff = Backoff(first.total_seconds(), longest.total_seconds())
-        await asyncio.sleep(min(backoff.after(failures, _chance.random()), left))
+        await asyncio.sleep(min(backoff.after(failures, jitter()), left))
 
 
 T = TypeVar("T")

@@ -100,9 +100,9 @@ class Turns:
     False
     """
 
-    def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int, *, clock: Callable[[], float] | None = None) -> None:
         self._most = most
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._lock = threading.Lock()
         #: In the order in which they asked.
         self._waiting: list[_Turn] = []

@@ -58,13 +58,13 @@ class SignsOfLife:
     """
 
     def __init__(
-        self, own: str, *, timeout: float, clock: Callable[[], float] = time.monotonic
+        self, own: str, *, timeout: float, clock: Callable[[], float] | None = None
     ) -> None:
         self.own = own
-        self._timeout, self._clock = timeout, clock
+        self._timeout, self._clock = timeout, clock or time.monotonic
         #: Seconds for which the others could have been heard.
         self._watched = 0.0
-        self._own_heard = clock()
+        self._own_heard = self._clock()
         #: Of each member, what had been watched when it was known to be alive last, and the time.
         self._alive: dict[str, tuple[float, float]] = {}
         self._listed = False

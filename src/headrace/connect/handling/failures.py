@@ -156,7 +156,7 @@ class Handling:
         masking: Masking,
         wait: Callable[[float], bool],
         logger: logging.Logger | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.policy = policy
         self.counters = Counters()

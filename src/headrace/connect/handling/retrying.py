@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal, TypeVar
 
-from headrace.backoff import Backoff
+from headrace.backoff import Backoff, jitter
 from headrace.connect.config.chain import common_keys
 from headrace.errors import ConnectorConfigError
 
@@ -102,9 +101,6 @@ class HandlingStage(StrEnum):
 
 
 T = TypeVar("T")
-
-# Of its own: what a plugin has seeded stays as it is.
-_chance = random.Random()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +214,15 @@ class Retrying:
         counters: Counters,
         *,
         wait: Callable[[float], bool],
-        clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = _chance.random,
+        clock: Callable[[], float] | None = None,
+        chance: Callable[[], float] | None = None,
     ) -> None:
         self.patience = patience
         self.counters = counters
         self.heard: Callable[[Exception | None], None] = _nobody
         self._wait = wait
-        self._clock = clock
-        self._chance = chance
+        self._clock = clock or time.monotonic
+        self._chance = chance or jitter
 
     def call(self, function: Callable[[], T]) -> T:
         """Call the function; gives what it gives, or raises what it raised last.

@@ -459,9 +459,9 @@ def _has_due_tombstones(
 class RateLimit:
     """Holds work back to some bytes per second."""
 
-    def __init__(self, bytes_per_second: int, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, bytes_per_second: int, sleep: Callable[[float], None] | None = None) -> None:
         self._rate = bytes_per_second
-        self._sleep = sleep
+        self._sleep = sleep or time.sleep
         self._begun = time.monotonic()
         self._done = 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from urllib.parse import quote
 
 import httpx
 
-from headrace.backoff import Backoff
+from headrace.backoff import Backoff, jitter
 from headrace.connect import (
     Config,
     ConfigDeclaration,
@@ -150,7 +149,7 @@ class Pauses:
         RetriableError
             When the budget is used up, or the task is to stop.
         """
-        pause = self._backoff.next(random.random())
+        pause = self._backoff.next(jitter())
         wait = pause if asked is None else asked
         if time.monotonic() + wait > self._until or self._stopping.is_set():
             message = f"{what} does not succeed: {failure}"
