@@ -1,7 +1,7 @@
 """Times as text by patterns such as ``yyyy-MM-dd'T'HH:mm:ss.SSSXXX``, in UTC and in English.
 
 The letters are those of Java's ``SimpleDateFormat``, in which configs of Kafka Connect are written,
-and so is the calendar: the Julian one before 15 October 1582, with weeks that begin on Sunday.
+and weeks begin on Sunday as there.  The calendar is that of ISO 8601, also before 1582.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
 
-# 15 October 1582, in days since 1970.
-_CUTOVER: Final = -141_427
+# From the first of March of the year 0 to 1970, in days.
+_EPOCH: Final = 719_468
 
 _MONTHS: Final = (
     *("January", "February", "March", "April", "May", "June", "July"),
@@ -55,9 +55,8 @@ def day_number(year: int, month: int, day: int) -> int:
     """
     # Years that begin in March have their leap day at the end.
     years, since_march = divmod(12 * year + month - 3, 12)
-    julian = 365 * years + years // 4 + (153 * since_march + 2) // 5 + day - 1
-    gregorian = julian - years // 100 + years // 400 - 719_468
-    return gregorian if gregorian >= _CUTOVER else julian - 719_470
+    begins = 365 * years + years // 4 - years // 100 + years // 400
+    return begins + (153 * since_march + 2) // 5 + day - 1 - _EPOCH
 
 
 def moment_of(milliseconds: int) -> Moment:
@@ -67,12 +66,11 @@ def moment_of(milliseconds: int) -> Moment:
     Moment(year=1969, month=12, day=31, days=-1, clock=86399999)
     """
     days, clock = divmod(milliseconds, DAY_MS)
-    julian = days + 719_470
-    if days >= _CUTOVER:
-        centuries = (4 * (days + 719_468) + 3) // 146_097
-        julian = days + 719_468 + centuries - centuries // 4
-    years = (4 * julian + 3) // 1461
-    of_year = julian - 1461 * years // 4
+    centuries = (4 * (days + _EPOCH) + 3) // 146_097
+    # Days as they would be if each fourth year had a leap day.
+    even = days + _EPOCH + centuries - centuries // 4
+    years = (4 * even + 3) // 1461
+    of_year = even - 1461 * years // 4
     since_march = (5 * of_year + 2) // 153
     day = of_year - (153 * since_march + 2) // 5 + 1
     after, month = divmod(since_march + 2, 12)
