@@ -254,6 +254,8 @@ class World:
             thread.ident = threading.get_ident()
             if (trace := threading.gettrace()) is not None:
                 sys.settrace(trace)
+            if (profile := threading.getprofile()) is not None:
+                sys.setprofile(profile)
             try:
                 if not process.dead:
                     run()
