@@ -33,7 +33,7 @@ help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv, fetch what tests need: wheels, jars, servers, side by side (once)
-	@$(MAKE) --no-print-directory -j 4 $(DONE)/java $(DONE)/clients servers
+	@$(MAKE) --no-print-directory -j 4 $(DONE)/java $(DONE)/clients $(DONE)/compiled servers
 
 $(DONE)/venv:
 	@test -n "$(PYTHON)" || { \
@@ -56,6 +56,11 @@ $(DONE)/package: $(DONE)/lock pyproject.toml
 
 $(DONE)/java: $(DONE)/package requirements/java.txt
 	@$(BIN)/python -m headrace.java 2>/dev/null || $(MAKE) --no-print-directory java
+	@touch $@
+
+# A run reads all tests in each of its processes at once: compiled here, in one, beside what is fetched.
+$(DONE)/compiled: $(DONE)/package
+	$(STEP) "tests, compiled" $(BIN)/python -m pytest --collect-only --quiet || true
 	@touch $@
 
 # With it each Spark starts in half the time; a run of the tests makes its own, beside its first ones.
