@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -278,7 +277,7 @@ def lease(_folder: Path, _address: str) -> None:
     lease.keep()
     soon(lambda: bool(told))
     driver = DriverLease(_Broken(), "job", "job-commitTopic", "me", LeaseTimes())
-    driver._renewed = time.monotonic() + 1000
+    driver._term.renew(silent=-1000)
     driver.keep()
     soon(lambda: not driver.held())
 
