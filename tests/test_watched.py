@@ -272,11 +272,11 @@ async def table(client: AsyncClient, topic: str, name: str) -> None:
 
 def lease(_folder: Path, _address: str) -> None:
     told: list[BaseException] = []
-    lease = Lease(_Broken(), "job", "job-commitTopic", "me")
+    lease = Lease(_Broken(), "job", "me")
     lease.on_failure = told.append
     lease.keep()
     soon(lambda: bool(told))
-    driver = DriverLease(_Broken(), "job", "job-commitTopic", "me", LeaseTimes())
+    driver = DriverLease(_Broken(), "job", "me", LeaseTimes())
     driver._term.renew(silent=-1000)
     driver.keep()
     soon(lambda: not driver.held())

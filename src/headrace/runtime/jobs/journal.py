@@ -178,7 +178,7 @@ def _read(client: Client, job: str) -> JobStanding | None:
 
 def _holder(client: Client, record: CommitRecord) -> str:
     """Tell who holds the lease: RocketMQ shows no locks, so it is tried."""
-    lease = Lease(client, record.job, commit_topic(record.job), str(DriverName.here()))
+    lease = Lease(client, record.job, str(DriverName.here()))
     if lease.acquire():
         lease.release()
         return ""
@@ -278,7 +278,7 @@ class _Taking:
 
     def take(self) -> None:
         """Wait until the driver has ended; one that does not end is outwaited."""
-        lease = Lease(self.client, self.job, commit_topic(self.job), self.owner)
+        lease = Lease(self.client, self.job, self.owner)
         if _granted(lease, self.patience.total_seconds()):
             return
         logger.warning(

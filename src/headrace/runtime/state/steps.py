@@ -29,7 +29,6 @@ from headrace.runtime.sinks import state_messages
 from headrace.runtime.standing import operator_notes
 from headrace.runtime.state.interface import ChangeSet
 from headrace.runtime.state.store import encode_entries
-from headrace.topology.names import commit_topic
 from headrace.topology.shapes import shape_changes, state_shape
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def stopped(home: StateHome) -> Iterator[Callable[[], CommitRecord]]:
         A driver of the job runs.
     """
     owner = str(DriverName.here())
-    lease = Lease(home.client, home.job, commit_topic(home.job), owner)
+    lease = Lease(home.client, home.job, owner)
 
     def begin() -> CommitRecord:
         record = home.transactions.open(owner).record

@@ -114,18 +114,16 @@ class DriverLease(Lease):
     ----------
     client
         Connection to the cluster.
-    job, commit_topic
-        The job, and its commit topic.
+    job
+        Name of the job.
     owner
         The driver's name, as its open record has it.
     times
         How long a lease lasts.
     """
 
-    def __init__(
-        self, client: Client, job: str, commit_topic: str, owner: str, times: LeaseTimes
-    ) -> None:
-        super().__init__(client, job, commit_topic, owner, renewal=times.renewal)
+    def __init__(self, client: Client, job: str, owner: str, times: LeaseTimes) -> None:
+        super().__init__(client, job, owner, renewal=times.renewal)
         self._times = times
         self._term = LeaseTerm(times.trusted)
         #: The error that has ended the keeper.

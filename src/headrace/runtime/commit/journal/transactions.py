@@ -394,8 +394,7 @@ class JournalTransactions:
     def _open(self, driver: str) -> CommitRecord:
         if self._lease is None:
             self._driver = driver
-            topic = commit_topic(self._job)
-            self._lease = DriverLease(self._client, self._job, topic, driver, self._times)
+            self._lease = DriverLease(self._client, self._job, driver, self._times)
         log = self._topic.refresh()
         self._check_not_replaced(log)
         self._lease.take(self._topic, self._check_not_replaced, self._given_up)
