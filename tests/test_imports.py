@@ -28,6 +28,7 @@ BOTTOM = {
     "failpoints",
     "java",
     "keys",
+    "leases",
     "private",
     "quiet_log",
     "serdes",

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -273,12 +272,12 @@ async def table(client: AsyncClient, topic: str, name: str) -> None:
 
 def lease(_folder: Path, _address: str) -> None:
     told: list[BaseException] = []
-    lease = Lease(_Broken(), "job", "job-commitTopic", "me")
+    lease = Lease(_Broken(), "job", "me")
     lease.on_failure = told.append
     lease.keep()
     soon(lambda: bool(told))
-    driver = DriverLease(_Broken(), "job", "job-commitTopic", "me", LeaseTimes())
-    driver._renewed = time.monotonic() + 1000
+    driver = DriverLease(_Broken(), "job", "me", LeaseTimes())
+    driver._term.renew(silent=-1000)
     driver.keep()
     soon(lambda: not driver.held())
 

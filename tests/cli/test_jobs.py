@@ -22,7 +22,7 @@ from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.publishing import totals
 from headrace.runtime.jobs.journal import abort, standing_of_job
 from headrace.streams import StreamBuilder
-from headrace.topology import Topology, commit_topic
+from headrace.topology import Topology
 from tests.clusters import Cluster
 from tests.faults.harness import await_true
 from tests.faults.local_driver import LocalDriver
@@ -82,7 +82,7 @@ def job(rig: Rig) -> Job:
 def test_list_shows_every_job_and_whether_it_runs(job: Job) -> None:
     job.run(WORDS)
     job.rig.send(job.lines, ["one more"])
-    lease = Lease(job.rig.client, job.name, commit_topic(job.name), "a-driver")
+    lease = Lease(job.rig.client, job.name, "a-driver")
     assert lease.acquire()
     told = {each["job"]: each for each in job.ask("list")}[job.name]
     assert (told["running"], told["epoch"], told["batch"], told["lag"]) == (True, 1, 1, 1)
@@ -97,7 +97,7 @@ def test_list_shows_every_job_and_whether_it_runs(job: Job) -> None:
 
 def test_looking_takes_the_lease_from_nobody(job: Job) -> None:
     job.run(WORDS)
-    lease = Lease(job.rig.client, job.name, commit_topic(job.name), "a-driver")
+    lease = Lease(job.rig.client, job.name, "a-driver")
     assert not job.ask("status", job.name)["running"]
     assert lease.acquire()
     assert job.ask("status", job.name)["running"]
@@ -309,7 +309,7 @@ def test_job_of_spouts_has_no_offsets_to_move(job: Job) -> None:
 
 def test_reset_is_refused_while_a_driver_runs(job: Job) -> None:
     job.run(WORDS)
-    lease = Lease(job.rig.client, job.name, commit_topic(job.name), "a-driver")
+    lease = Lease(job.rig.client, job.name, "a-driver")
     assert lease.acquire()
     shown = job.call("reset", job.name, "--forget", "--yes", status=1)
     assert f"a driver of job '{job.name}' is running" in shown

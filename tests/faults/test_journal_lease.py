@@ -180,9 +180,9 @@ def test_lease_of_a_broker_that_took_the_place_of_another_needs_a_new_epoch(make
     assert lease is not None
     silent(driver)
     lease.keeper = "127.0.0.1:1 since 1"
-    renewed = lease._renewed
+    until = lease._term.until
     assert lease.acquire()
-    assert lease._renewed == renewed
+    assert lease._term.until == until
     time.sleep(EXPIRY * 3 / 4)
     with pytest.raises(LeaseLostError):
         driver.commit(empty_batch(1, 1))

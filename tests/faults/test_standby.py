@@ -40,7 +40,7 @@ def lease_of_another(standby_of: Broker, folder: Path, owner: str = "another") -
     settings = JobSettings(namesrv=standby_of.address, data_dir=folder, partitions=PARTITIONS)
     connection = make_connection(topology, settings, standby_of.address)
     prepare_topics(connection)
-    lease = Lease(connection.client, topology.name, topology.commit_topic, owner)
+    lease = Lease(connection.client, topology.name, owner)
     await_true("the lease", lease.acquire)
     try:
         yield lease

@@ -16,7 +16,7 @@ from headrace.runtime.jobs.reset import rescale
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.views import CommittedState
 from headrace.streams import StreamBuilder
-from headrace.topology import Topology, commit_topic
+from headrace.topology import Topology
 from tests.faults.local_driver import LocalDriver
 from tests.spark.pipelines import Rig
 
@@ -99,7 +99,7 @@ def test_rescale_is_refused_while_a_driver_holds_the_job(rig: Rig) -> None:
     job = counting(f"held-{lines}", lines, counts)
     rig.send(lines, LINES)
     run(rig, job)
-    lease = Lease(rig.client, job.name, commit_topic(job.name), "a-driver")
+    lease = Lease(rig.client, job.name, "a-driver")
     assert lease.acquire()
     with pytest.raises(StateError, match=r"driver of job .* is running"):
         rescale(StateHome.of(job.name, rig.client), 4)

@@ -19,7 +19,6 @@ from headrace.protocol.transactions import (
     check_commit,
     decode_sections,
     encode_sections,
-    lineage_with,
     stored_positions,
 )
 
@@ -162,8 +161,9 @@ def test_positions_that_nobody_would_unpack_are_refused_before_they_are_written(
 
 
 def test_a_record_does_not_grow_with_the_epochs_that_have_committed() -> None:
-    lineage: list[list[int]] = []
+    record = CommitRecord(job="j", kind="commit", epoch=0, batch=0)
     for epoch in range(1, 1001):
-        for batch in (2 * epoch, 2 * epoch + 1):
-            lineage = lineage_with(lineage, epoch, batch)
-    assert (len(lineage), lineage[0], lineage[-1]) == (64, [937, 1874], [1000, 2000])
+        for _ in range(2):
+            record = record.committed(epoch, timestamp=0)
+    lineage = record.lineage
+    assert (len(lineage), lineage[0], lineage[-1]) == (64, [937, 1873], [1000, 1999])

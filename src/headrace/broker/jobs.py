@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import msgspec
-
 from headrace.broker.topics import check_topic_name
 from headrace.errors import (
     CommitLostError,
@@ -131,7 +129,7 @@ class JobBook:
         self._check_not_replaced(request, state)
         # An epoch that this broker has lost is not begun a second time.
         epoch = max(state.record.epoch, request.after) + 1
-        return msgspec.structs.replace(state.record, kind="open", epoch=epoch)
+        return state.record.opened(epoch, state.record.timestamp)
 
     def check_stage(self, job: str, epoch: int, batch: int) -> None:
         """Refuse to stage what can never be committed.
@@ -173,7 +171,7 @@ class JobBook:
         if newest is not None:
             _check_owner(topic, newest.job, record.job)
         self._check_epoch(record.job, record.epoch, newest, f"commit batch {record.batch}")
-        if state is not None and _same_commit(state.record, record):
+        if state is not None and record.repeats(state.record):
             return CommitAnswer(batch=record.batch, already=True, position=state.position)
         if state is not None and state.is_over:
             message = f"epoch {record.epoch} of job {record.job!r} was open when this broker took"
@@ -324,9 +322,3 @@ def check_commit(request: CommitRequest) -> None:
         twice = min(place for place in set(places) if places.count(place) > 1)
         message = f"{where} names two attempts of stage {twice[0]}, partition {twice[1]}"
         raise InvalidParameterError(message)
-
-
-def _same_commit(stored: CommitRecord, asked: CommitRecord) -> bool:
-    # A driver that repeats may have looked at the clock again; everything else must agree, or
-    # another plan of the same batch would take the first one's success for its own.
-    return msgspec.structs.replace(stored, timestamp=asked.timestamp) == asked

@@ -106,7 +106,7 @@ def abort_job(
             say(f"Job {job} {state}, in epoch {standing.record.epoch}.")
         _ask(f"Abort job {job}?", yes=yes)
         expiry = settings_from(namesrv, data_dir).lease_expiry
-        done = abort(client, job, times=LeaseTimes.of(expiry))
+        done = abort(client, job, times=LeaseTimes(expiry.total_seconds()))
     if as_json:
         typer.echo(json.dumps(_abort_data(done)))
         return

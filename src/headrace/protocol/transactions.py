@@ -16,6 +16,7 @@ from zlib import crc32
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from headrace.errors import HeadraceError, MessageTooLargeError, ProtocolError
 from headrace.protocol.codes import SysFlag
@@ -196,23 +197,10 @@ _FEWER = (
 _ROOM = 64 * 1024
 #: Brokers number queues with 32 bits.
 _MOST_QUEUES = 1 << 31
+#: What a sender looks up for each record.
+_LOOKED_UP = ("driver", "lock_keeper", "published", "stands_on", "swept", "timestamp")
 #: Epochs that are remembered; a local copy that is older is read from its topic again.
 _LINEAGE = 64
-
-
-def lineage_with(lineage: list[list[int]], epoch: int, batch: int) -> list[list[int]]:
-    """Return the epochs that have committed, and the first batch of each, with one that commits now.
-
-    The newest 64 are remembered, so that a record does not grow with every start of its job.
-
-    Examples
-    --------
-    >>> lineage_with([[1, 1]], 3, 6), lineage_with([[1, 1], [3, 6]], 3, 7)
-    ([[1, 1], [3, 6]], [[1, 1], [3, 6]])
-    """
-    if lineage and lineage[-1][0] == epoch:
-        return lineage
-    return [*lineage, [epoch, batch]][-_LINEAGE:]
 
 
 def split_queue_name(name: QueueName) -> tuple[str, str, int] | None:
@@ -327,6 +315,13 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``kind`` is ``"open"`` or ``"commit"``, on RocketMQ also ``"close"``; an open repeats the commit
     that it builds on, and a close the record before it, so the newest record alone says where the
     job stands.
+
+    Examples
+    --------
+    >>> record = CommitRecord(job="j", kind="open", epoch=3, batch=5, lineage=[[1, 1]])
+    >>> record = record.committed(3, timestamp=0, counters={"read": 7}).opened(4, timestamp=0)
+    >>> record.kind, record.epoch, record.batch, record.lineage, record.counters
+    ('open', 4, 6, [[1, 1], [3, 6]], {'read': 7})
     """
 
     job: str
@@ -382,6 +377,42 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     stands_on: int = 0
     #: On RocketMQ: nobody needs a record below this offset any more, and compaction takes it out.
     swept: int = 0
+
+    def opened(
+        self, epoch: int, timestamp: int, *, driver: str = "", lock_keeper: str = ""
+    ) -> CommitRecord:
+        """Return the record by which a driver opens an epoch on top of this one."""
+        who = {"driver": driver, "lock_keeper": lock_keeper}
+        return replace(self, kind="open", epoch=epoch, timestamp=timestamp, **who)
+
+    def committed(self, epoch: int, timestamp: int, **ends: object) -> CommitRecord:
+        """Return the commit of the next batch: what ``ends`` does not name is carried over."""
+        batch, lineage = self.batch + 1, self.lineage
+        if not lineage or lineage[-1][0] != epoch:
+            # A record does not grow with every start of its job.
+            lineage = [*lineage, [epoch, batch]][-_LINEAGE:]
+        ends |= {"epoch": epoch, "batch": batch, "lineage": lineage, "timestamp": timestamp}
+        return replace(self, kind="commit", **ends)
+
+    def closed(self, timestamp: int, **ends: object) -> CommitRecord:
+        """Return the record that ends the epoch in order."""
+        return replace(self, kind="close", timestamp=timestamp, **ends)
+
+    def repeats(self, stored: CommitRecord) -> bool:
+        """Tell whether this is a stored commit once more, but for what is looked up each time.
+
+        All else must agree, or another plan of the same batch would take the success of the first
+        for its own.
+        """
+        looked_up = {name: getattr(stored, name) for name in _LOOKED_UP}
+        return replace(self, **looked_up) == stored
+
+    def begun_anew(self, offsets: dict[QueueName, int], due: int | None = None) -> CommitRecord:
+        """Return the record with other offsets, and event time that begins anew.
+
+        What is read again would be late by the time that has come already.
+        """
+        return replace(self, offsets=offsets, watermarks={}, progress={}, seen={}, idle=[], due=due)
 
     @property
     def positions(self) -> dict[str, Position]:

@@ -103,7 +103,7 @@ class JobPlan:
         """Make what opens, stages, commits and publishes, for the kind of cluster that it is."""
         direct = sender(job.client) if self.settings.guarantee == "at_least_once" else None
         if not self.embedded:
-            times = LeaseTimes.of(self.settings.lease_expiry)
+            times = LeaseTimes(self.settings.lease_expiry.total_seconds())
             again = self.settings.on_expired_offset == "earliest"
             return JournalTransactions(
                 job.client,

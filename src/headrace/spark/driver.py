@@ -20,7 +20,7 @@ from headrace.errors import (
     RollbackError,
 )
 from headrace.failpoints import failpoint
-from headrace.protocol.transactions import lineage_with, stored_positions
+from headrace.protocol.transactions import stored_positions
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.control import Block, BlockKind, Summary, place_of
@@ -99,16 +99,11 @@ def assemble(
     ends = _check_complete(summaries, stages, last.partitions)
     _check_attempts(summaries, last.batch + 1)
     _check_tuples(summaries)
-    batch = last.batch + 1
-    record = msgspec.structs.replace(
-        committed_time(last, summaries),
-        kind="commit",
-        epoch=epoch,
-        batch=batch,
+    record = committed_time(last, summaries).committed(
+        epoch,
+        clock,
         offsets={**last.offsets, **ends},
         states=_carried_over(last.states, summaries),
-        lineage=lineage_with(last.lineage, epoch, batch),
-        timestamp=clock,
         counters=_added_up(last.counters, summaries),
         stored_positions=_moved(last, summaries, elsewhere),
     )

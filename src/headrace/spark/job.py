@@ -291,7 +291,7 @@ class StreamJob:
         driver.open()
         if plan.embedded:
             # On RocketMQ the transactions have a lease of their own.
-            lease = Lease(connection.client, plan.job, plan.topology.commit_topic, driver.name)
+            lease = Lease(connection.client, plan.job, driver.name)
             free_from_the_dead(connection.client, lease, plan.topology.commit_topic)
             lease.on_failure = driver.fail
             lease.keep()

@@ -288,9 +288,8 @@ def _following(prepared: Prepared, opened: ExitStack) -> Callable[[], None]:
 
 
 def _lease(prepared: Prepared) -> Lease:
-    plan = prepared.connection.plan
     owner = f"standby@{socket.gethostname()}:{os.getpid()}"
-    return Lease(prepared.connection.client, plan.job, plan.topology.commit_topic, owner)
+    return Lease(prepared.connection.client, prepared.connection.plan.job, owner)
 
 
 def _is_free(lease: Lease, prepared: Prepared, doubt: float) -> bool:

@@ -20,7 +20,7 @@ from headrace.connect.connectors.datagen import DatagenSourceConnector, DatagenS
 from headrace.connect.connectors.file import FileSinkConnector, FileSinkTask
 from headrace.connect.connectors.postgres import PostgresSinkConnector
 from headrace.connect.connectors.postgres.database import PostgresSinkTask
-from headrace.connect.lifecycle import boot_time
+from headrace.leases import boot_time
 
 __all__ = ["Mark", "MarkedDatagen", "MarkedFileSink", "MarkedPostgresSink", "read_marks"]
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.connect.lifecycle import boot_time
 from headrace.connect.worker import Exited, Failed, Started
+from headrace.leases import boot_time
 from tests.connect.hosts.running import await_that, is_gone, launched, launcher_in, on_loop
 
 #: A worker with a host and a lease of a second; it says who the host is, and stands still.
 WORKER = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from headrace.connect.lifecycle import boot_time
+from headrace.leases import boot_time
 from headrace.connect.worker import Started
 from tests.connect.hosts.running import launched, launcher_in
 

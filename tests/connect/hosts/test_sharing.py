@@ -19,11 +19,11 @@ import pytest
 from benchmarks.connect_worker import await_true
 from headrace.connect.config import Masking
 from headrace.connect.hosts import HostSettings, ProcessLauncher, host as hosting
-from headrace.connect.lifecycle import boot_time
 from headrace.connect.log import ClusterView, ConnectorPut, TasksPut, fold
 from headrace.connect.worker import Failed, PluginAnswer, Started, WorkerSettings
 from headrace.connect.worker.catalog import PluginDescription
 from headrace.connect.worker.worker import host_spec
+from headrace.leases import boot_time
 from tests.connect.fakes.launcher import FakePositions
 from tests.connect.hosts.leaky import PASSWORD, TOKEN
 from tests.connect.hosts.running import (

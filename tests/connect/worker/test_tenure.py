@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.connect.lifecycle import Phase, boot_time
+from headrace.connect.lifecycle import Phase
 from headrace.connect.log import (
     AssignmentMade,
     CompactedRecord,
@@ -20,6 +20,7 @@ from headrace.connect.log import (
 )
 from headrace.connect.worker import Connect, Worker
 from headrace.errors import SettingsError, WorkerIdTakenError
+from headrace.leases import boot_time
 from tests.connect.fakes.launcher import FakeLauncher
 from tests.connect.fakes.plugins import CHAOS, config_of
 from tests.connect.running import quick_settings

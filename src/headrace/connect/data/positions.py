@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,14 +10,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace
 
 from headrace.client import Admin, ClientSettings
 from headrace.errors import NoPermissionError, SettingsError, TopicNotFoundError
-from headrace.protocol.transactions import CommitRecord, Position, lineage_with, stored_positions
+from headrace.protocol.transactions import CommitRecord, Position, stored_positions
 from headrace.runtime.commit.drivers import DriverName
-from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.state.home import StateHome
+from headrace.runtime.state.steps import StateStep
 from headrace.settings import JobSettings, usable_cores
 from headrace.spark.cluster import make_connection, prepare_topics
 from headrace.topology import Topology
@@ -309,18 +308,8 @@ class _Nothing:
 
 def _append(home: StateHome, moved: Mapping[str, Position]) -> None:
     """Commit a batch that changes positions only, and publish it: nobody need wait for that."""
-    opened = home.transactions.open(str(DriverName.here()))
-    before = opened.record
+    before = home.transactions.open(str(DriverName.here())).record
     home.transactions.publish(before)
-    batch = before.batch + 1
-    record = msgspec.structs.replace(
-        before,
-        kind="commit",
-        epoch=opened.epoch,
-        batch=batch,
-        lineage=lineage_with(before.lineage, opened.epoch, batch),
-        timestamp=round(time.time() * 1000),
-        stored_positions=stored_positions({**before.positions, **moved}),
-    )
-    home.transactions.commit(BatchEnd(previous=before.batch, parts=[], record=record))
-    home.transactions.publish(record)
+    positions = stored_positions({**before.positions, **moved})
+    step = StateStep(home, before, before.partitions)
+    step.commit(replace(before, stored_positions=positions))

@@ -39,7 +39,7 @@ from headrace.connect.hosts.processes import (
     proportional_bytes,
     resident_bytes,
 )
-from headrace.connect.lifecycle import boot_time
+from headrace.leases import boot_time
 
 # Until when hosts may live: one number in memory that a worker shares with all its keepers.
 

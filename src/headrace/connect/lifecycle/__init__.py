@@ -26,7 +26,6 @@ from headrace.connect.lifecycle.events import (
     TopicTouched,
     Unhealthy,
     WaitsFor,
-    boot_time,
 )
 from headrace.connect.lifecycle.transition import (
     Action,
@@ -89,7 +88,6 @@ __all__ = [
     "UnitState",
     "UnitTimeouts",
     "WaitsFor",
-    "boot_time",
     "kafka_state",
     "transition",
 ]

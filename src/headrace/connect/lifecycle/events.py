@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-# The clock that leases are measured by.
-
-
-def boot_time() -> float:
-    """Return the seconds since the machine was started.
-
-    All processes of a machine read the same, and the time for which it slept counts, as it does
-    for the other machines.
-
-    Examples
-    --------
-    >>> before = boot_time()
-    >>> boot_time() >= before
-    True
-    """
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)

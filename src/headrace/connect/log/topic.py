@@ -16,7 +16,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
-from headrace.connect.lifecycle import boot_time
 from headrace.connect.log.folding import Applied, fold
 from headrace.connect.log.protocol import LogStatistics, MemoryLog, decoded, encoded
 from headrace.errors import (
@@ -26,6 +25,7 @@ from headrace.errors import (
     MessageTooLargeError,
     TopicNotFoundError,
 )
+from headrace.leases import boot_time
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:

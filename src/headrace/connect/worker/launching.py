@@ -184,7 +184,7 @@ class Launcher(Protocol):
         """End all hosts at that time, unless a later one is told before.
 
         That must not depend on this process: it may hang, or be stopped.  The clock is that of
-        :func:`~headrace.connect.lifecycle.boot_time`.
+        :func:`~headrace.leases.boot_time`.
         """
 
     async def forget(self, kept_as: str, config: Mapping[str, str]) -> None:

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from headrace.connect.lifecycle import boot_time
 from headrace.errors import HeadraceError
+from headrace.leases import LeaseTerm
 
 if TYPE_CHECKING:
     from headrace.connect.log import Log
@@ -44,7 +44,7 @@ _SAID = {
 }
 
 
-class WorkerLease:
+class WorkerLease(LeaseTerm):
     """A lease that is renewed by reading the log to its end.
 
     It is counted from the moment at which the end of the log was asked for, so an answer that has
@@ -61,7 +61,7 @@ class WorkerLease:
     delay
         Seconds for which others wait until they run what a lost worker ran.
     clock
-        Gives the time in seconds; of the machine, not of the process.
+        Gives the time in seconds; None: :func:`~headrace.leases.boot_time`.
 
     Examples
     --------
@@ -82,41 +82,37 @@ class WorkerLease:
     """
 
     def __init__(
-        self, worker: str, *, fence: float, delay: float, clock: Callable[[], float] = boot_time
+        self,
+        worker: str,
+        *,
+        fence: float,
+        delay: float,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        self._worker = worker
-        self._fence, self._length = fence, delay * _SHARE
-        self._clock = clock
-        self._renewed = clock()
+        super().__init__(delay * _SHARE, clock)
+        super().renew(silent=0.0)
+        self._worker, self._fence = worker, fence
         self._standing = WorkerRights.HELD
-
-    @property
-    def until(self) -> float:
-        """When it is over, unless it is renewed before."""
-        return self._renewed + self._length
 
     def renew(self, silent: float) -> None:
         """Note that the log has been read to what was its end so many seconds ago."""
-        now = self._clock()
-        if self._judge(now) is not WorkerRights.OVER:
-            self._renewed = max(self._renewed, now - silent)
-
-    def standing(self) -> WorkerRights:
-        """Tell what the worker may do now."""
-        return self._judge(self._clock())
+        if self.standing() is not WorkerRights.OVER:
+            super().renew(silent)
 
     def begin_again(self, silent: float) -> None:
         """Begin a new lease of the worker: nothing that it ran is left, and it has joined again."""
         logger.warning("worker %s has joined its cluster again", self._worker)
-        self._renewed = self._clock() - silent
+        self.end()
+        super().renew(silent)
         self._standing = WorkerRights.HELD
 
-    def _judge(self, now: float) -> WorkerRights:
+    def standing(self) -> WorkerRights:
+        """Tell what the worker may do now."""
         if self._standing is WorkerRights.OVER:
             return self._standing
-        before, silence = self._standing, now - self._renewed
+        before, silence = self._standing, self.silence
         self._standing = WorkerRights.HELD
-        if silence >= self._length:
+        if silence >= self.length:
             self._standing = WorkerRights.OVER
         elif silence >= self._fence:
             self._standing = WorkerRights.FENCED

@@ -21,6 +21,7 @@ from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult
 from headrace.protocol.routes import QueueRef, dumps, loads
+from headrace.topology.names import commit_topic
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
@@ -56,26 +57,17 @@ class Lease:
     ----------
     client
         Connection to the cluster.
-    job, commit_topic
-        The job, and its commit topic.
+    job
+        Name of the job; what is locked is its commit topic.
     owner
         Names this process, differently for each lease.
     renewal
         Seconds between two renewals.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        job: str,
-        commit_topic: str,
-        owner: str,
-        *,
-        renewal: float = _RENEWAL,
-    ) -> None:
+    def __init__(self, client: Client, job: str, owner: str, *, renewal: float = _RENEWAL) -> None:
         self._client = client
         self._job = job
-        self._topic = commit_topic
         self._owner = owner
         self._renewal = renewal
         self._over = threading.Event()
@@ -85,11 +77,7 @@ class Lease:
 
     def acquire(self) -> bool:
         """Lock the commit topic, or renew the lock; tell whether it is ours."""
-        queue = self._queue()
-        body = self._body(queue, self._owner)
-        answer = self._client.ask_broker(
-            queue.broker, partial(Command, RequestCode.LOCK_BATCH_MQ, {}, body)
-        )
+        answer = self._ask(RequestCode.LOCK_BATCH_MQ, self._owner)
         return bool(loads(answer.payload, LockResult).granted)
 
     def renew(self) -> None:
@@ -131,10 +119,7 @@ class Lease:
     def release_for(self, owner: str) -> None:
         """Release the lease of an owner that cannot do so itself."""
         try:
-            queue = self._queue()
-            body = self._body(queue, owner)
-            command = partial(Command, RequestCode.UNLOCK_BATCH_MQ, {}, body)
-            self._client.ask_broker(queue.broker, command)
+            self._ask(RequestCode.UNLOCK_BATCH_MQ, owner)
         except HeadraceError as error:
             logger.debug("the lease of job %s ends by itself: %s", self._job, error)
 
@@ -148,11 +133,13 @@ class Lease:
                 return
 
     def _queue(self) -> MessageQueue:
-        return self._client.queues(self._topic, for_="write")[0]
+        return self._client.queues(commit_topic(self._job), for_="write")[0]
 
-    def _body(self, queue: MessageQueue, owner: str) -> bytes:
+    def _ask(self, code: RequestCode, owner: str) -> Command:
+        queue = self._queue()
         ref = QueueRef(queue.topic, queue.broker, queue.queue_id)
-        return dumps(LockRequest(consumer_group=self._job, client_id=owner, mq_set=[ref]))
+        body = dumps(LockRequest(consumer_group=self._job, client_id=owner, mq_set=[ref]))
+        return self._client.ask_broker(queue.broker, partial(Command, code, {}, body))
 
 
 _FORM = re.compile(
@@ -302,13 +289,13 @@ def _exists(pid: int) -> bool:
 # What a driver finds of the one before it on the embedded broker: a lease that nobody holds.
 
 
-def free_from_the_dead(client: Client, lease: Lease, commit_topic: str) -> bool:
+def free_from_the_dead(client: Client, lease: Lease, topic: str) -> bool:
     """Release the lease of a driver that is proven to be dead; tell whether there was one.
 
     Else it would hold for up to a minute, and another machine might get it when it ends.
     """
     for job in Admin(client).jobs():
-        if job.commit_topic == commit_topic:
+        if job.commit_topic == topic:
             holder = DriverName.parse(job.holder)
             if holder is not None and holder.is_dead():
                 lease.release_for(job.holder)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from headrace.client import Admin, JobStanding, MessageQueue, PullConsumer
 from headrace.errors import (
     ConnectionFailedError,
@@ -180,7 +178,7 @@ def _read(client: Client, job: str) -> JobStanding | None:
 
 def _holder(client: Client, record: CommitRecord) -> str:
     """Tell who holds the lease: RocketMQ shows no locks, so it is tried."""
-    lease = Lease(client, record.job, commit_topic(record.job), str(DriverName.here()))
+    lease = Lease(client, record.job, str(DriverName.here()))
     if lease.acquire():
         lease.release()
         return ""
@@ -280,7 +278,7 @@ class _Taking:
 
     def take(self) -> None:
         """Wait until the driver has ended; one that does not end is outwaited."""
-        lease = Lease(self.client, self.job, commit_topic(self.job), self.owner)
+        lease = Lease(self.client, self.job, self.owner)
         if _granted(lease, self.patience.total_seconds()):
             return
         logger.warning(
@@ -312,8 +310,7 @@ def _settle(home: StateHome, taking: _Taking) -> tuple[CommitRecord, bool]:
     record = _fence(topic, taking.owner)
     if home.transactions.is_published(record):
         # The driver before this one can commit nothing more, so it publishes nothing more.
-        closed = msgspec.structs.replace(record, kind="close", timestamp=clock_ms())
-        topic.append(closed)
+        topic.append(record.closed(clock_ms()))
         return record, False
     taking.take()
     return home.transactions.open(taking.owner).record, True
@@ -324,16 +321,8 @@ def _fence(topic: CommitTopic, owner: str) -> CommitRecord:
         log = topic.refresh()
         last = log.record
         assert last is not None, "a job that has a standing has a record"
-        opened = msgspec.structs.replace(
-            last,
-            kind="open",
-            epoch=last.epoch + 1,
-            driver=owner,
-            # It opens without the lease: the driver before it may still hold that.
-            lock_keeper="",
-            timestamp=clock_ms(),
-        )
-        topic.append(opened)
+        # It opens without the lease: the driver before it may still hold that.
+        topic.append(last.opened(last.epoch + 1, clock_ms(), driver=owner))
         if log.record is not None and log.driver == owner:
             return log.record
         # A commit came in between, or another driver opened: this one builds on that.

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 import orjson
+from msgspec.structs import replace
 
 from headrace.client import Admin, MessageQueue
 from headrace.errors import ConfigurationError, OffsetExpiredError, StateError, TopicNotFoundError
-from headrace.runtime.commit.drivers import DriverName, Lease
 from headrace.runtime.stage import PROCESSORS
-from headrace.runtime.state.steps import StateStep
-from headrace.topology.names import commit_topic, state_topic
+from headrace.runtime.state.steps import StateStep, stopped
+from headrace.topology.names import state_topic
 from headrace.topology.operators.core import ThroughSource
 
 if TYPE_CHECKING:
@@ -60,21 +59,18 @@ def rescale(
     last = home.record()
     for store in _stores(last):
         layout_of(last, store)
-    owner = str(DriverName.here())
-    lease = Lease(home.client, home.job, commit_topic(home.job), owner)
-    lease.require()
-    try:
-        return last if last.partitions == partitions else _moved(home, partitions, progress, owner)
-    finally:
-        home.transactions.close()
-        lease.release()
+    with stopped(home) as begin:
+        if last.partitions == partitions:
+            return last
+        return _moved(home, begin(), partitions, progress)
 
 
 def _moved(
-    home: StateHome, partitions: int, progress: Callable[[int, int], None] | None, owner: str
+    home: StateHome,
+    record: CommitRecord,
+    partitions: int,
+    progress: Callable[[int, int], None] | None,
 ) -> CommitRecord:
-    record = home.transactions.open(owner).record
-    home.transactions.publish(record)
     stores = _stores(record)
     for store in stores:
         _grow(home, store, max(partitions, record.partitions))
@@ -178,19 +174,12 @@ def import_state(home: StateHome, operator: str, lines: Iterable[str]) -> int:
             f"job '{home.job}' has no state of an operator '{operator}'",
             hint=f"it has state of {', '.join(last.stores) or 'none'}",
         )
-    owner = str(DriverName.here())
-    lease = Lease(home.client, home.job, commit_topic(home.job), owner)
-    lease.require()
-    try:
-        record = home.transactions.open(owner).record
-        home.transactions.publish(record)
+    with stopped(home) as begin:
+        record = begin()
         step = StateStep(home, record, record.partitions)
         layout = layout_of(record, operator)
         step.replace(operator, entries, None if layout.everywhere else layout.places)
         step.commit(record)
-    finally:
-        home.transactions.close()
-        lease.release()
     return len(entries)
 
 
@@ -291,40 +280,27 @@ def reset(home: StateHome, plan: ResetPlan, *, forget: bool = False) -> CommitRe
     StateError
         A driver of the job runs, or the job has gone on since the plan was made.
     """
-    owner = str(DriverName.here())
-    lease = Lease(home.client, home.job, commit_topic(home.job), owner)
-    lease.require()
-    try:
-        record = home.transactions.open(owner).record
+    with stopped(home) as begin:
+        record = begin()
         if record.batch != plan.batch:
             raise StateError(
                 f"job '{home.job}' has gone on from batch {plan.batch} to {record.batch}",
                 hint="look at it again, and reset it once nothing runs",
             )
-        home.transactions.publish(record)
         step = StateStep(home, record, record.partitions)
         if forget:
-            for store in sorted({state.store for state in record.states if state.count}):
-                step.drop(store)
+            step.drop_all()
         return step.commit(_as_planned(record, plan, forget=forget))
-    finally:
-        home.transactions.close()
-        lease.release()
 
 
 def _as_planned(record: CommitRecord, plan: ResetPlan, *, forget: bool) -> CommitRecord:
     kept = {q: at for q, at in record.offsets.items() if q not in plan.forgotten}
-    changes: dict[str, object] = {
-        "offsets": kept | {queue: new for queue, (_, new) in plan.offsets.items()}
-    }
-    if forget or plan.rewinds:
-        # What is read again would be late by the time that has come already.
-        # What waited for a time of the wall clock is asked at once.
-        due = None if record.due is None else 0
-        changes |= {"watermarks": {}, "progress": {}, "seen": {}, "idle": [], "due": due}
-    if forget:
-        changes |= {"counters": {}, "stores": [], "shapes": {}}
-    return msgspec.structs.replace(record, **changes)
+    offsets = kept | {queue: new for queue, (_, new) in plan.offsets.items()}
+    if not (forget or plan.rewinds):
+        return replace(record, offsets=offsets)
+    # What waited for a time of the wall clock is asked at once.
+    begun = record.begun_anew(offsets, due=None if record.due is None else 0)
+    return replace(begun, counters={}, stores=[], shapes={}) if forget else begun
 
 
 def _loop_topics(record: CommitRecord) -> set[str]:

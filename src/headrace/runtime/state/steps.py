@@ -6,6 +6,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +22,13 @@ from headrace.errors import (
     refuse,
 )
 from headrace.keys import decode_key
-from headrace.protocol.transactions import StateSummary, lineage_with
+from headrace.protocol.transactions import StateSummary
 from headrace.runtime.commit.drivers import DriverName, Lease
 from headrace.runtime.commit.transactions import Attempt, BatchEnd
 from headrace.runtime.sinks import state_messages
 from headrace.runtime.standing import operator_notes
 from headrace.runtime.state.interface import ChangeSet
 from headrace.runtime.state.store import encode_entries
-from headrace.topology.names import commit_topic
 from headrace.topology.shapes import shape_changes, state_shape
 
 if TYPE_CHECKING:
@@ -70,6 +70,31 @@ class _Tally:
     size: int = 0
     #: Next offset of its queue; None while the step has changed nothing in it.
     next_offset: int | None = None
+
+
+@contextmanager
+def stopped(home: StateHome) -> Iterator[Callable[[], CommitRecord]]:
+    """Yield what opens an epoch of a job that nobody runs; whatever it builds on is published.
+
+    Raises
+    ------
+    StateError
+        A driver of the job runs.
+    """
+    owner = str(DriverName.here())
+    lease = Lease(home.client, home.job, owner)
+
+    def begin() -> CommitRecord:
+        record = home.transactions.open(owner).record
+        home.transactions.publish(record)
+        return record
+
+    lease.require()
+    try:
+        yield begin
+    finally:
+        home.transactions.close()
+        lease.release()
 
 
 class StateStep:
@@ -203,19 +228,17 @@ class StateStep:
         """Delete every entry of a store."""
         self.move(store, store, change=_nothing)
 
+    def drop_all(self) -> None:
+        """Delete every entry of every store."""
+        for store in sorted({state.store for state in self._record.states if state.count}):
+            self.drop(store)
+
     def commit(self, record: CommitRecord) -> CommitRecord:
         """Commit the step; ``record`` says all but the state that it leaves."""
-        before, batch = self._record, self._record.batch + 1
+        before = self._record
         part = self._writer.finish()
-        committed = msgspec.structs.replace(
-            record,
-            kind="commit",
-            batch=batch,
-            partitions=self._partitions,
-            states=self._summaries(batch),
-            lineage=lineage_with(before.lineage, before.epoch, batch),
-            timestamp=self._clock,
-        )
+        states = {"partitions": self._partitions, "states": self._summaries(before.batch + 1)}
+        committed = record.committed(before.epoch, self._clock, **states)
         parts = [part] if part.records else []
         transactions = self._home.transactions
         transactions.commit(BatchEnd(previous=before.batch, parts=parts, record=committed))
@@ -504,23 +527,8 @@ def reset(home: StateHome) -> CommitRecord | None:
         return None
     if last is None or not last.batch:
         return None
-    owner = str(DriverName.here())
-    lease = Lease(home.client, home.job, commit_topic(home.job), owner)
-    lease.require()
-    try:
-        return _dropped(home, owner)
-    finally:
-        home.transactions.close()
-        lease.release()
-
-
-def _dropped(home: StateHome, owner: str) -> CommitRecord:
-    record = home.transactions.open(owner).record
-    home.transactions.publish(record)
-    step = StateStep(home, record, record.partitions)
-    for store in sorted({state.store for state in record.states if state.count}):
-        step.drop(store)
-    begun = msgspec.structs.replace(
-        record, offsets={}, watermarks={}, progress={}, seen={}, idle=[], due=None
-    )
-    return step.commit(begun)
+    with stopped(home) as begin:
+        record = begin()
+        step = StateStep(home, record, record.partitions)
+        step.drop_all()
+        return step.commit(record.begun_anew(offsets={}))

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.client import MessageQueue
 from headrace.errors import StateError
 from headrace.protocol.columns import MessageColumns
-from headrace.protocol.transactions import CommitRecord, StagedPart, StateSummary, lineage_with
+from headrace.protocol.transactions import CommitRecord, StagedPart, StateSummary
 from headrace.runtime.batches.reading import BatchMessages, batch_records
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.chunk import Chunk
@@ -413,13 +413,8 @@ class MemoryJob:
             for block in blocks
             if block.kind is BlockKind.SUMMARY
         ]
-        self._record = msgspec.structs.replace(
-            committed_time(self._record, summaries),
-            epoch=self._epoch,
-            batch=control.batch,
-            states=list(self._states.values()),
-            lineage=lineage_with(self._record.lineage, self._epoch, control.batch),
-        )
+        timed = committed_time(self._record, summaries)
+        self._record = timed.committed(self._epoch, 0, states=list(self._states.values()))
         for summary in summaries:
             self._note(summary)
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, JobFailedError, LeaseLostError
+from headrace.leases import LeaseTerm, boot_time
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import RuntimeInfo
@@ -57,11 +57,6 @@ class LeaseTimes:
 
     #: Brokers give a lock to others after so long without a word.
     expiry: float = 60.0
-
-    @classmethod
-    def of(cls, expiry: timedelta) -> LeaseTimes:
-        """Take the time from a setting."""
-        return cls(expiry.total_seconds())
 
     @property
     def renewal(self) -> float:
@@ -119,21 +114,18 @@ class DriverLease(Lease):
     ----------
     client
         Connection to the cluster.
-    job, commit_topic
-        The job, and its commit topic.
+    job
+        Name of the job.
     owner
         The driver's name, as its open record has it.
     times
         How long a lease lasts.
     """
 
-    def __init__(
-        self, client: Client, job: str, commit_topic: str, owner: str, times: LeaseTimes
-    ) -> None:
-        super().__init__(client, job, commit_topic, owner, renewal=times.renewal)
+    def __init__(self, client: Client, job: str, owner: str, times: LeaseTimes) -> None:
+        super().__init__(client, job, owner, renewal=times.renewal)
         self._times = times
-        #: When the request was sent that was last granted.
-        self._renewed: float | None = None
+        self._term = LeaseTerm(times.trusted)
         #: The error that has ended the keeper.
         self._failure: BaseException | None = None
         self.on_failure = self._fail
@@ -148,11 +140,10 @@ class DriverLease(Lease):
         A lease that was not renewed in time is lost, also if the lock is free again: another
         driver may have had it in between.
         """
-        asked = _now()
+        asked = boot_time()
         granted = super().acquire()
-        in_time = self._renewed is None or asked - self._renewed < self._times.trusted
-        if granted and in_time and self._is_kept_where_it_was():
-            self._renewed = asked
+        if granted and self._is_kept_where_it_was():
+            self._term.renew(boot_time() - asked)
         return granted
 
     def _is_kept_where_it_was(self) -> bool:
@@ -172,9 +163,7 @@ class DriverLease(Lease):
 
     def held(self) -> bool:
         """Tell whether nobody else can have the lease now."""
-        if self._failure is not None or self._renewed is None:
-            return False
-        return _now() - self._renewed < self._times.trusted
+        return self._failure is None and self._term.silence < self._term.length
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
@@ -220,7 +209,8 @@ class DriverLease(Lease):
         self, topic: CommitTopic, look: Callable[[CommitReader], None], given_up: threading.Event
     ) -> None:
         granted: float | None = None
-        self._renewed, self.keeper = None, ""
+        self._term.end()
+        self.keeper = ""
         dead: float | None = None
         said, epoch = "", -1
         while True:
@@ -232,17 +222,17 @@ class DriverLease(Lease):
             predecessor = DriverName.parse(log.driver)
             ended = log.record is None or log.closed or log.driver == self._owner
             if dead is None and predecessor is not None and predecessor.is_dead():
-                dead = _now()
+                dead = boot_time()
                 self.release_for(log.driver)
             if not (self.acquire() if granted is not None else self._is_granted()):
                 granted = None
             elif granted is None:
-                granted = _now()
+                granted = boot_time()
             wait = remaining_wait(
                 self._times,
-                granted_for=None if granted is None else _now() - granted,
+                granted_for=None if granted is None else boot_time() - granted,
                 ended=ended,
-                dead_for=None if dead is None else _now() - dead,
+                dead_for=None if dead is None else boot_time() - dead,
                 expired=log.record is not None and self.keeper == log.record.lock_keeper != "",
             )
             if wait == 0.0:
@@ -316,9 +306,3 @@ class DriverLease(Lease):
 
 def _address_of(keeper: str) -> str:
     return keeper.rpartition(_SINCE)[0]
-
-
-def _now() -> float:
-    """Read a clock that also goes on while the machine sleeps."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime(clock)

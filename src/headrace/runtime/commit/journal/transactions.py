@@ -12,11 +12,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from headrace.client import Client, MessageQueue, Producer, PullConsumer, PullStatus
 from headrace.errors import FencedError, HeadraceError, InputMissingError, PredecessorMismatchError
@@ -394,8 +394,7 @@ class JournalTransactions:
     def _open(self, driver: str) -> CommitRecord:
         if self._lease is None:
             self._driver = driver
-            topic = commit_topic(self._job)
-            self._lease = DriverLease(self._client, self._job, topic, driver, self._times)
+            self._lease = DriverLease(self._client, self._job, driver, self._times)
         log = self._topic.refresh()
         self._check_not_replaced(log)
         self._lease.take(self._topic, self._check_not_replaced, self._given_up)
@@ -451,24 +450,23 @@ class JournalTransactions:
     def commit(self, end: BatchEnd) -> CommitAnswer:
         """Append the commit record, and read back whether it counts."""
         with self._owner.used_by(end.record.epoch):
-            return self._commit(replace(end, parts=counted_once(end.parts)))
+            record = replace(end.record, parts=counted_once(end.parts))
+            return self._commit(record, end.previous)
 
-    def _commit(self, end: BatchEnd) -> CommitAnswer:
+    def _commit(self, record: CommitRecord, previous: int) -> CommitAnswer:
         log = self._topic.refresh()
-        self._check_epoch(log, end.record.epoch)
-        if log.record is not None and _same_commit(log.record, end):
+        self._check_epoch(log, record.epoch)
+        if log.record is not None and record.repeats(log.record):
             return CommitAnswer(batch=log.batch, already=True, position=0)
-        if log.batch != end.previous:
+        if log.batch != previous:
             raise PredecessorMismatchError(
-                f"batch {end.record.batch} of job '{self._job}' builds on batch {end.previous}, but"
+                f"batch {record.batch} of job '{self._job}' builds on batch {previous}, but"
                 f" batch {log.batch} is the last one"
             )
-        self._check_input(end.record, log)
+        self._check_input(record, log)
         self._check_lease()
-        record = msgspec.structs.replace(
-            end.record, driver=self._driver, lock_keeper=self._lock_keeper, parts=end.parts
-        )
-        record = msgspec.structs.replace(record, published=self._publisher.published(record))
+        published = self._publisher.published(record)
+        record = replace(record, published=published, **self._sender)
         failpoint("journal.commit.before")
         self._topic.append(record)
         failpoint("journal.commit.appended")
@@ -545,16 +543,8 @@ class JournalTransactions:
         while True:
             last = log.record or CommitRecord(job=self._job, kind="commit", epoch=0, batch=0)
             epoch = last.epoch + 1
-            record = msgspec.structs.replace(
-                last,
-                kind="open",
-                epoch=epoch,
-                driver=self._driver,
-                lock_keeper=self._lock_keeper,
-                timestamp=clock_ms(),
-            )
             logger.info("driver %s opens epoch %d of job %s", self._driver, epoch, self._job)
-            self._topic.append(record)
+            self._topic.append(last.opened(epoch, clock_ms(), **self._sender))
             if log.epoch != last.epoch:
                 break
             # A commit of the driver before this one came in between: this one builds on it.
@@ -569,9 +559,7 @@ class JournalTransactions:
         Nothing is left to publish: whoever builds on it must not look for it behind these ends.
         """
         ends = record.published | self._publisher.published(record)
-        return msgspec.structs.replace(
-            record, kind="close", parts=[], published=ends, timestamp=clock_ms()
-        )
+        return record.closed(clock_ms(), parts=[], published=ends)
 
     def _publish(self, record: CommitRecord) -> None:
         doubtful, self._doubtful = self._doubtful, True
@@ -599,8 +587,9 @@ class JournalTransactions:
                 raise InputMissingError.beyond(batch, queue.name, offset, end)
 
     @property
-    def _lock_keeper(self) -> str:
-        return "" if self._lease is None else self._lease.keeper
+    def _sender(self) -> dict[str, str]:
+        keeper = "" if self._lease is None else self._lease.keeper
+        return {"driver": self._driver, "lock_keeper": keeper}
 
     def _check_lease(self) -> None:
         self._owner.check()
@@ -613,18 +602,3 @@ class JournalTransactions:
             f" open by {log.driver or 'another one'}",
             hint="only one driver of a job runs at a time; stop the other one if it is not meant",
         )
-
-
-def _same_commit(stored: CommitRecord, end: BatchEnd) -> bool:
-    """Tell whether a commit is in the log, by all that it says but what is looked up for it."""
-    asked = msgspec.structs.replace(
-        end.record,
-        driver=stored.driver,
-        lock_keeper=stored.lock_keeper,
-        parts=end.parts,
-        published=stored.published,
-        stands_on=stored.stands_on,
-        swept=stored.swept,
-        timestamp=stored.timestamp,
-    )
-    return asked == stored
