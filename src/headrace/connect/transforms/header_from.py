@@ -9,7 +9,7 @@ from headrace.connect.records import Header
 from headrace.connect.transforms._structure import (
     REPLACE_NULLS,
     SchemaCache,
-    field_value,
+    field_values,
     need_map,
     need_struct,
     rebuilt,
@@ -94,10 +94,7 @@ class HeaderFrom(Transform):
             return None, rest, added
         struct = need_struct(schema, value, _PURPOSE)
         changed = self._schemas[schema]
-        values = {
-            one.name: field_value(struct, one, replace_nulls=self._replace_nulls)
-            for one in schema.fields
-        }
+        values = field_values(struct, schema, replace_nulls=self._replace_nulls)
         added = [
             Header(header, values[name], schema.by_name[name].schema) for name, header in pairs
         ]

@@ -11,7 +11,7 @@ from headrace.connect.schema import INT32, INT64, STRING, TIMESTAMP, TIMESTAMP_N
 from headrace.connect.transforms._structure import (
     REPLACE_NULLS,
     SchemaCache,
-    field_value,
+    field_values,
     need_map,
     need_struct,
     rebuilt,
@@ -87,10 +87,7 @@ class InsertField(SidedTransform):
             values = {name: one for name, one in self._values(record).items() if one is not None}
             return None, dict(need_map(value, _PURPOSE)) | values
         struct = need_struct(schema, value, _PURPOSE)
-        kept = {
-            one.name: field_value(struct, one, replace_nulls=self._replace_nulls)
-            for one in schema.fields
-        }
+        kept = field_values(struct, schema, replace_nulls=self._replace_nulls)
         extended = self._schemas[schema]
         return extended, kept | self._typed(self._values(record))
 
