@@ -92,32 +92,25 @@ class _Kept:
         self.requests.failure = reason
 
 
-class KitConnectorContext(_Kept, ConnectorContext):
+class _WithOffsets(_Kept):
+    """What contexts of sources do alike."""
+
+    def __init__(self, name: str, config: Config, offsets: KitOffsets, requests: Requests) -> None:
+        _fill(self, name, config)
+        self.requests = requests
+        self._offsets = offsets
+
+    @property
+    def offsets(self) -> OffsetReader:
+        return self._offsets
+
+
+class KitConnectorContext(_WithOffsets, ConnectorContext):
     """The context of a connector in the kit."""
 
-    def __init__(self, name: str, config: Config, offsets: KitOffsets, requests: Requests) -> None:
-        _fill(self, name, config)
-        self.requests = requests
-        self._offsets = offsets
 
-    @property
-    def offsets(self) -> OffsetReader:
-        """Committed positions of the kit."""
-        return self._offsets
-
-
-class KitSourceContext(_Kept, SourceTaskContext):
+class KitSourceContext(_WithOffsets, SourceTaskContext):
     """The context of a source task in the kit."""
-
-    def __init__(self, name: str, config: Config, offsets: KitOffsets, requests: Requests) -> None:
-        _fill(self, name, config)
-        self.requests = requests
-        self._offsets = offsets
-
-    @property
-    def offsets(self) -> OffsetReader:
-        """Committed positions of the kit."""
-        return self._offsets
 
 
 class KitSinkContext(_Kept, SinkTaskContext):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.client import Client, ClientSettings
 from headrace.connect import Config, ConfigProblem, Secret, declare, key
-from headrace.connect.connectors.foreign_topics import chosen_topics
+from headrace.connect.connectors.sharing import chosen_topics
 from headrace.errors import ConnectorConfigError
 
 if TYPE_CHECKING:
