@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _PAUSE = 0.05
 
 
-def print_group(
+async def print_group(
     client: Client,
     group: str,
     topic: str,
@@ -50,18 +50,6 @@ def print_group(
     until_end: bool,
 ) -> None:
     """Print the messages that a member of a group gets; only printed ones count as read."""
-    asyncio.run(_print(client, group, topic, options, limit, until_end=until_end))
-
-
-async def _print(
-    client: Client,
-    group: str,
-    topic: str,
-    options: PushOptions,
-    limit: int | None,
-    *,
-    until_end: bool,
-) -> None:
     from headrace.client import AsyncPullConsumer, AsyncPushConsumer
     from headrace.topology.operators.core import WATERMARK
 

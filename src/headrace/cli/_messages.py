@@ -106,7 +106,8 @@ def consume(
 
             start: Literal["first", "last"] = "first" if from_beginning else "last"
             options = PushOptions(start=start, concurrency=256, committed=committed)
-            print_group(client, group, topic, options, max_messages, until_end=until_end)
+            printing = print_group(client, group, topic, options, max_messages, until_end=until_end)
+            asyncio.run(printing)
             return
         reading = _TopicReading(first=from_beginning, until_end=until_end, committed=committed)
         asyncio.run(_print_topic(client, topic, printer, reading))

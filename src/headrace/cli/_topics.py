@@ -159,19 +159,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-# RocketMQ's own topics; besides, each cluster and each broker has one of its own name.
-_OF_BROKERS = (
-    "%",
-    "BenchmarkTest",
-    "OFFSET_MOVED_EVENT",
-    "RMQ_SYS_",
-    "SCHEDULE_TOPIC_XXXX",
-    "SELF_TEST_TOPIC",
-    "TBW102",
-    "TRANS_CHECK_MAX_TIME_TOPIC",
-    "rmq_sys_",
-)
-
 TopicName = Annotated[str, typer.Argument(help="The topic's name.")]
 
 
@@ -221,11 +208,12 @@ def list_topics(
 ) -> None:
     """List the topics, one a line."""
     from headrace.client import Admin
+    from headrace.protocol.routes import is_of_brokers
 
     with cluster(namesrv, data_dir) as client:
         own = set() if everything else _topics_of_brokers(client)
         for topic in sorted(Admin(client).topics()):
-            if topic not in own and (everything or not topic.startswith(_OF_BROKERS)):
+            if everything or not (topic in own or is_of_brokers(topic)):
                 show(topic)
 
 
