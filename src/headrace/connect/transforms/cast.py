@@ -29,7 +29,7 @@ from headrace.connect.transforms._structure import (
     with_changed,
 )
 from headrace.connect.transforms._times import milliseconds_of
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
@@ -119,12 +119,7 @@ class Cast(SidedTransform):
         return rebuilt(schema, tuple(fields))
 
 
-class CastKey(OfKey, Cast):
-    """Cast on the key."""
-
-
-class CastValue(OfValue, Cast):
-    """Cast on the value."""
+CastKey, CastValue = both_sides(Cast)
 
 
 def _targets(spec: list[str]) -> tuple[Type | None, dict[str, Type]]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from headrace.connect.config import Config, declare, key, one_of
-from headrace.connect.transforms.base import OfKey, OfValue
+from headrace.connect.transforms.base import both_sides
 from headrace.connect.transforms.pattern_rename import FieldRenaming
 
 _BEFORE_UPPER = re.compile(r"(?<!^)(?=[A-Z])")
@@ -68,9 +68,4 @@ class ChangeCase(FieldRenaming):
         return self._join(self._split(old)) if isinstance(old, str) and old else old
 
 
-class ChangeCaseKey(OfKey, ChangeCase):
-    """ChangeCase on the key."""
-
-
-class ChangeCaseValue(OfValue, ChangeCase):
-    """ChangeCase on the value."""
+ChangeCaseKey, ChangeCaseValue = both_sides(ChangeCase)

@@ -14,7 +14,7 @@ from headrace.connect.transforms._structure import (
     need_struct,
     rebuilt,
 )
-from headrace.connect.transforms.base import OfKey, OfValue, Record, Transform
+from headrace.connect.transforms.base import Record, Transform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
@@ -113,9 +113,4 @@ class HeaderFrom(Transform):
         return rebuilt(schema, tuple(one for one in schema.fields if one.name not in self._gone))
 
 
-class HeaderFromKey(OfKey, HeaderFrom):
-    """HeaderFrom on the key."""
-
-
-class HeaderFromValue(OfValue, HeaderFrom):
-    """HeaderFrom on the value."""
+HeaderFromKey, HeaderFromValue = both_sides(HeaderFrom)

@@ -17,7 +17,7 @@ from headrace.connect.transforms._structure import (
     rebuilt,
 )
 from headrace.connect.transforms._times import datetime_of
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 _PURPOSE = "InsertField"
@@ -112,12 +112,7 @@ class InsertField(SidedTransform):
         return values
 
 
-class InsertFieldKey(OfKey, InsertField):
-    """InsertField on the key."""
-
-
-class InsertFieldValue(OfValue, InsertField):
-    """InsertField on the value."""
+InsertFieldKey, InsertFieldValue = both_sides(InsertField)
 
 
 def _insertion(name: str, schema: Schema, value: Callable[[_AnyRecord], Any]) -> _Insertion:

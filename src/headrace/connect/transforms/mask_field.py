@@ -12,7 +12,7 @@ from headrace.connect.config import Config, declare, key, not_empty
 from headrace.connect.numbers import parse_float, single, whole
 from headrace.connect.schema import BITS, Schema, Type
 from headrace.connect.transforms._structure import REPLACE_NULLS, with_changed
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
@@ -107,12 +107,7 @@ class MaskField(SidedTransform):
             ) from None
 
 
-class MaskFieldKey(OfKey, MaskField):
-    """MaskField on the key."""
-
-
-class MaskFieldValue(OfValue, MaskField):
-    """MaskField on the value."""
+MaskFieldKey, MaskFieldValue = both_sides(MaskField)
 
 
 def _decimal(text: str, _: Type | None = None) -> Decimal:

@@ -12,7 +12,7 @@ from headrace.connect.config import Config, declare, each, key, one_of
 from headrace.connect.predicates.patterns import expanded, java_pattern
 from headrace.connect.schema import Field, Schema, Type
 from headrace.connect.transforms._structure import SchemaCache
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
@@ -111,9 +111,4 @@ class PatternRename(FieldRenaming):
             ) from None
 
 
-class PatternRenameKey(OfKey, PatternRename):
-    """PatternRename on the key."""
-
-
-class PatternRenameValue(OfValue, PatternRename):
-    """PatternRename on the value."""
+PatternRenameKey, PatternRenameValue = both_sides(PatternRename)

@@ -15,7 +15,7 @@ from headrace.connect.transforms._structure import (
     need_struct,
     rebuilt,
 )
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
@@ -82,12 +82,7 @@ class ReplaceField(SidedTransform):
         return rebuilt(schema, tuple(fields))
 
 
-class ReplaceFieldKey(OfKey, ReplaceField):
-    """ReplaceField on the key."""
-
-
-class ReplaceFieldValue(OfValue, ReplaceField):
-    """ReplaceField on the value."""
+ReplaceFieldKey, ReplaceFieldValue = both_sides(ReplaceField)
 
 
 def _pair(text: str) -> tuple[str, str]:

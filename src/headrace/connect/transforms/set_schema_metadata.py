@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.connect.config import Config, declare, key
 from headrace.connect.schema import Schema, Type
 from headrace.connect.transforms._structure import REPLACE_NULLS, SchemaCache, field_values
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
@@ -63,9 +63,4 @@ class SetSchemaMetadata(SidedTransform):
         return self._schemas[schema], value
 
 
-class SetSchemaMetadataKey(OfKey, SetSchemaMetadata):
-    """SetSchemaMetadata on the key."""
-
-
-class SetSchemaMetadataValue(OfValue, SetSchemaMetadata):
-    """SetSchemaMetadata on the value."""
+SetSchemaMetadataKey, SetSchemaMetadataValue = both_sides(SetSchemaMetadata)

@@ -29,7 +29,7 @@ from headrace.connect.transforms._structure import (
     with_changed,
 )
 from headrace.connect.transforms._times import date_of, datetime_of, milliseconds_of, time_of
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
@@ -184,12 +184,7 @@ class TimestampConverter(SidedTransform):
         return f"The field {self._field}" if self._field else f"The {self.side}"
 
 
-class TimestampConverterKey(OfKey, TimestampConverter):
-    """TimestampConverter on the key."""
-
-
-class TimestampConverterValue(OfValue, TimestampConverter):
-    """TimestampConverter on the value."""
+TimestampConverterKey, TimestampConverterValue = both_sides(TimestampConverter)
 
 
 _MAKERS: Final[Mapping[str, Callable[[int], date | time | datetime]]] = MappingProxyType(
