@@ -21,67 +21,50 @@ if TYPE_CHECKING:
 
 _PANEL = "Access control and TLS"
 
-AccessKey = Annotated[
-    str | None,
-    typer.Option(
-        "--access-key",
-        envvar="HEADRACE_ACCESS_KEY",
-        help="Name of the account that signs requests; its secret: HEADRACE_SECRET_KEY.",
-        rich_help_panel=_PANEL,
-    ),
-]
-SecretKey = Annotated[
-    str | None,
-    typer.Option(
-        "--secret-key",
-        help="Secret of the account; others on this machine see options, but not variables.",
-        rich_help_panel=_PANEL,
-    ),
-]
-Tls = Annotated[
-    bool | None,
-    typer.Option("--tls/--no-tls", help="Connect by TLS.", rich_help_panel=_PANEL),
-]
-TlsVerify = Annotated[
-    bool | None,
-    typer.Option(
-        "--tls-verify/--no-tls-verify",
-        help="Whether certificates must be trusted (they must).",
-        rich_help_panel=_PANEL,
-    ),
-]
-TlsCa = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-ca", metavar="FILE", help="Certificates to trust, PEM.", rich_help_panel=_PANEL
-    ),
-]
-
 _SECURITY: dict[str, Any] = {
-    "access_key": AccessKey,
-    "secret_key": SecretKey,
-    "tls": Tls,
-    "tls_verify": TlsVerify,
-    "tls_ca": TlsCa,
+    "access_key": Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADRACE_ACCESS_KEY",
+            help="Name of the account that signs requests; its secret: HEADRACE_SECRET_KEY.",
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "secret_key": Annotated[
+        str | None,
+        typer.Option(
+            help="Secret of the account; others on this machine see options, but not variables.",
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "tls": Annotated[bool | None, typer.Option(help="Connect by TLS.", rich_help_panel=_PANEL)],
+    "tls_verify": Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether certificates must be trusted (they must).", rich_help_panel=_PANEL
+        ),
+    ],
+    "tls_ca": Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificates to trust, PEM.", rich_help_panel=_PANEL),
+    ],
 }
-NameServer = Annotated[
-    str | None,
-    typer.Option(
-        "--namesrv",
-        metavar="HOST:PORT",
-        envvar="HEADRACE_NAMESRV",
-        help="Name server of a cluster; without it, the embedded broker of the data folder.",
-    ),
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        metavar="PATH",
-        help="Folder of the embedded broker's data (default: .headrace).",
-    ),
-]
-_PLACE: dict[str, Any] = {"namesrv": NameServer, "data_dir": DataDir}
+_PLACE: dict[str, Any] = {
+    "namesrv": Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            envvar="HEADRACE_NAMESRV",
+            help="Name server of a cluster; without it, the embedded broker of the data folder.",
+        ),
+    ],
+    "data_dir": Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Folder of the embedded broker's data (default: .headrace)."
+        ),
+    ],
+}
 #: What the command line says of all these, by names of settings.
 _NOTHING: dict[str, Any] = {}
 _given: ContextVar[dict[str, Any]] = ContextVar("given_options", default=_NOTHING)
