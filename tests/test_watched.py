@@ -37,9 +37,9 @@ from headrace.client import (
     PushOptions,
 )
 from headrace.client.blocking import LoopThread
-from headrace.connect.connectors.foreign_topics import TopicWatch
 from headrace.connect.connectors.http._server import Arrival
 from headrace.connect.connectors.http.source import Journal, JournaledInbox
+from headrace.connect.connectors.sharing import ShareWatch
 from headrace.connect.coordination import Cluster as WorkerCluster
 from headrace.connect.hosts.channel import Serving
 from headrace.connect.hosts.life import HostControl, Life, RunningUnit
@@ -412,7 +412,7 @@ def topic_watch(_folder: Path, _address: str) -> None:
         def fail(self, reason: str) -> None:
             reasons.append(reason)
 
-    TopicWatch(Context(), _raise, timedelta(seconds=60)).start()  # type: ignore[arg-type]
+    ShareWatch(Context(), _raise, timedelta(seconds=60)).start()  # type: ignore[arg-type]
     soon(lambda: bool(reasons))
     assert "BrokenError" in reasons[0]
 
@@ -486,10 +486,9 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "client/groups.py": ("group-commits", "group-fetcher"),
     "client/tables.py": ("table",),
     "client/transactions.py": ("producer-heartbeats",),
-    "connect/connectors/foreign_topics.py": ("topics",),
+    "connect/connectors/sharing.py": ("topics",),
     "connect/connectors/http/source.py": ("http-journal",),
     "connect/connectors/http/_server.py": "the task's next poll raises it",
-    "connect/connectors/postgres/source.py": "as in foreign_topics.py",
     "connect/connectors/rocketmq/source.py": "whoever takes raises it: tests of the source",
     "connect/coordination/coordinator.py": (
         *("coordinator-follower", "coordinator-listener", "coordinator-turns"),

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, strategies as st
 
 from headrace.connect.schema import (
     BOOLEAN,
@@ -24,14 +23,11 @@ from headrace.connect.schema import (
     Schema,
     array,
     check,
-    complete,
     decimal,
-    from_primitive,
     infer,
     mapping,
     schema_of_arrow,
     struct,
-    to_primitive,
 )
 from headrace.errors import SchemaError
 
@@ -79,39 +75,6 @@ def test_value_that_does_not_fit_is_named_by_its_path(
         check(value, schema)
 
 
-@given(st.decimals(allow_nan=False, allow_infinity=False, places=3))
-def test_decimal_comes_back_from_its_bytes(value: Decimal) -> None:
-    assert from_primitive(to_primitive(value, decimal(3)), decimal(3)) == value
-
-
-@given(st.datetimes(timezones=st.just(UTC)))
-def test_timestamp_comes_back_to_the_millisecond(value: datetime) -> None:
-    value = value.replace(microsecond=value.microsecond // 1000 * 1000)
-    assert from_primitive(to_primitive(value, TIMESTAMP), TIMESTAMP) == value
-
-
-@given(st.dates(), st.integers(0, 86_399_999))
-def test_date_and_time_come_back(day: date, milliseconds: int) -> None:
-    assert from_primitive(to_primitive(day, DATE), DATE) == day
-    assert to_primitive(from_primitive(milliseconds, TIME), TIME) == milliseconds
-
-
-def test_bytes_of_a_decimal_are_those_of_javas_big_integer() -> None:
-    assert to_primitive(Decimal("1.28"), decimal(2)) == b"\x00\x80"
-    assert to_primitive(Decimal("-1.28"), decimal(2)) == b"\x80"
-    assert to_primitive(Decimal(0), decimal(2)) == b"\x00"
-
-
-def test_decimal_with_too_many_digits_is_refused() -> None:
-    with pytest.raises(SchemaError, match="does not fit 2 digits"):
-        to_primitive(Decimal("1.234"), decimal(2))
-
-
-def test_time_without_a_zone_is_refused() -> None:
-    with pytest.raises(SchemaError, match="no zone"):
-        to_primitive(datetime(2024, 1, 1), TIMESTAMP)  # noqa: DTZ001 - the case
-
-
 @pytest.mark.parametrize(
     ("value", "schema"),
     [
@@ -129,15 +92,6 @@ def test_time_without_a_zone_is_refused() -> None:
 )
 def test_schema_follows_from_the_value(value: Any, schema: Schema | None) -> None:
     assert infer(value) == schema
-
-
-def test_defaults_fill_what_is_missing_all_the_way_down() -> None:
-    inner = struct({"n": INT32.with_default(1), "m": INT32.as_optional()})
-    outer = struct({"one": inner, "many": array(inner)})
-    assert complete({"one": {}, "many": [{"n": 2}]}, outer) == {
-        "one": {"n": 1, "m": None},
-        "many": [{"n": 2, "m": None}],
-    }
 
 
 @pytest.mark.parametrize(

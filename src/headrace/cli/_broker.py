@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headrace.cli import _replicas
-from headrace.cli._cluster import connecting
+from headrace.cli._cluster import secured
 
 if TYPE_CHECKING:
     from headrace.broker import BrokerSettings
@@ -25,8 +25,8 @@ app = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
-app.command()(connecting(_replicas.promote))
-app.command()(connecting(_replicas.replicas))
+app.command()(secured(_replicas.promote))
+app.command()(secured(_replicas.replicas))
 
 
 class Flush(StrEnum):

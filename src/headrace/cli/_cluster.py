@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,105 +21,100 @@ if TYPE_CHECKING:
 
 _PANEL = "Access control and TLS"
 
-AccessKey = Annotated[
-    str | None,
-    typer.Option(
-        "--access-key",
-        envvar="HEADRACE_ACCESS_KEY",
-        help="Name of the account that signs requests; its secret: HEADRACE_SECRET_KEY.",
-        rich_help_panel=_PANEL,
-    ),
-]
-SecretKey = Annotated[
-    str | None,
-    typer.Option(
-        "--secret-key",
-        help="Secret of the account; others on this machine see options, but not variables.",
-        rich_help_panel=_PANEL,
-    ),
-]
-Tls = Annotated[
-    bool | None,
-    typer.Option("--tls/--no-tls", help="Connect by TLS.", rich_help_panel=_PANEL),
-]
-TlsVerify = Annotated[
-    bool | None,
-    typer.Option(
-        "--tls-verify/--no-tls-verify",
-        help="Whether certificates must be trusted (they must).",
-        rich_help_panel=_PANEL,
-    ),
-]
-TlsCa = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-ca", metavar="FILE", help="Certificates to trust, PEM.", rich_help_panel=_PANEL
-    ),
-]
-
-_OPTIONS: dict[str, Any] = {
-    "access_key": AccessKey,
-    "secret_key": SecretKey,
-    "tls": Tls,
-    "tls_verify": TlsVerify,
-    "tls_ca": TlsCa,
+_SECURITY: dict[str, Any] = {
+    "access_key": Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADRACE_ACCESS_KEY",
+            help="Name of the account that signs requests; its secret: HEADRACE_SECRET_KEY.",
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "secret_key": Annotated[
+        str | None,
+        typer.Option(
+            help="Secret of the account; others on this machine see options, but not variables.",
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "tls": Annotated[bool | None, typer.Option(help="Connect by TLS.", rich_help_panel=_PANEL)],
+    "tls_verify": Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether certificates must be trusted (they must).", rich_help_panel=_PANEL
+        ),
+    ],
+    "tls_ca": Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificates to trust, PEM.", rich_help_panel=_PANEL),
+    ],
 }
+_PLACE: dict[str, Any] = {
+    "namesrv": Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            envvar="HEADRACE_NAMESRV",
+            help="Name server of a cluster; without it, the embedded broker of the data folder.",
+        ),
+    ],
+    "data_dir": Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Folder of the embedded broker's data (default: .headrace)."
+        ),
+    ],
+}
+#: What the command line says of all these, by names of settings.
 _NOTHING: dict[str, Any] = {}
-_given: ContextVar[dict[str, Any]] = ContextVar("given_security", default=_NOTHING)
-
-
-def given_security() -> dict[str, Any]:
-    """Return what the command line says about access control and TLS, by names of settings."""
-    return _given.get()
+_given: ContextVar[dict[str, Any]] = ContextVar("given_options", default=_NOTHING)
 
 
 def connecting(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a command; its connections take them from :func:`given_security`."""
-    signature = inspect.signature(command, eval_str=True)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    more = [
-        inspect.Parameter(name, keyword, default=None, annotation=annotation)
-        for name, annotation in _OPTIONS.items()
-    ]
+    """Add the options of a cluster to a command; :func:`settings_from` takes them."""
+    return _with_options(command, _PLACE | _SECURITY)
 
+
+def secured(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of access control and TLS alone."""
+    return _with_options(command, _SECURITY)
+
+
+def _with_options(command: Callable[..., None], options: dict[str, Any]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_options(*args: Any, **given: Any) -> None:
-        token = _given.set({name: given.pop(name, None) for name in _OPTIONS})
+        token = _given.set({name: given.pop(name, None) for name in options})
         try:
             command(*args, **given)
         finally:
             _given.reset(token)
 
-    parameters = [*signature.parameters.values(), *more]
-    with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
-    return with_options
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    return signed(with_options, own, {name: (one, None) for name, one in options.items()})
 
 
-NameServer = Annotated[
-    str | None,
-    typer.Option(
-        "--namesrv",
-        metavar="HOST:PORT",
-        envvar="HEADRACE_NAMESRV",
-        help="Name server of a cluster; without it, the embedded broker of the data folder.",
-    ),
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        metavar="PATH",
-        help="Folder of the embedded broker's data (default: .headrace).",
-    ),
-]
+def signed(
+    command: Callable[..., None],
+    own: Iterable[inspect.Parameter],
+    options: Mapping[str, tuple[Any, Any]],
+) -> Callable[..., None]:
+    """Have typer see parameters of a command, and options by their annotations and defaults."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    more = [
+        inspect.Parameter(name, keyword, default=default, annotation=annotation)
+        for name, (annotation, default) in options.items()
+    ]
+    shown = inspect.Signature([*own, *more])
+    command.__signature__ = shown  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in shown.parameters.values()}
+    return command
 
 
-def settings_from(namesrv: str | None, data_dir: Path | None) -> JobSettings:
-    """Join the options of the command line with the environment and the defaults."""
+def settings_from(**more: Any) -> JobSettings:
+    """Join the options of the command line, and more, with the environment and the defaults."""
     from headrace.settings import JobSettings
 
-    return JobSettings.from_env(namesrv=namesrv, data_dir=data_dir, **given_security())
+    return JobSettings.from_env(**(_given.get() | more))
 
 
 @contextlib.contextmanager
@@ -135,11 +130,11 @@ def cluster_address(settings: JobSettings) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def cluster(namesrv: str | None, data_dir: Path | None) -> Iterator[Client]:
-    """Connect to the cluster that the options name."""
+def cluster() -> Iterator[Client]:
+    """Connect to the cluster that the options of the command line name."""
     from headrace.client import Client, ClientSettings
 
-    settings = settings_from(namesrv=namesrv, data_dir=data_dir)
+    settings = settings_from()
     own = ClientSettings(**settings.connection)
     with cluster_address(settings) as address, Client(address, own) as client:
         yield client

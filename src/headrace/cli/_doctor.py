@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, settings_from
+from headrace.cli._cluster import settings_from
 from headrace.cli._terminal import terminal
 from headrace.errors import HeadraceError
 
@@ -230,9 +230,9 @@ def shared_memory() -> CheckResult:
 _MARKS = {"good": ("✓", "green"), "doubtful": ("!", "yellow"), "wrong": ("✗", "bold red")}
 
 
-def doctor(namesrv: NameServer = None, data_dir: DataDir = None) -> None:
+def doctor() -> None:
     """Look at Python, Java, Spark, the broker, ports and disk; exit status 1 when one is wrong."""
-    findings = find_all(settings_from(namesrv=namesrv, data_dir=data_dir))
+    findings = find_all(settings_from())
     console = terminal()
     for finding in findings:
         console.print(_line(finding))

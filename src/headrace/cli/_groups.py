@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, asynchronous, cluster, connecting
+from headrace.cli._cluster import asynchronous, cluster, connecting
 from headrace.cli._terminal import length, message_line, say, terminal
 from headrace.durations import parse_duration
 from headrace.errors import ConfigurationError, NotFoundError
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _PAUSE = 0.05
 
 
-def print_group(
+async def print_group(
     client: Client,
     group: str,
     topic: str,
@@ -50,18 +50,6 @@ def print_group(
     until_end: bool,
 ) -> None:
     """Print the messages that a member of a group gets; only printed ones count as read."""
-    asyncio.run(_print(client, group, topic, options, limit, until_end=until_end))
-
-
-async def _print(
-    client: Client,
-    group: str,
-    topic: str,
-    options: PushOptions,
-    limit: int | None,
-    *,
-    until_end: bool,
-) -> None:
     from headrace.client import AsyncPullConsumer, AsyncPushConsumer
     from headrace.topology.operators.core import WATERMARK
 
@@ -139,8 +127,6 @@ def list_groups(
         bool, typer.Option("--all", help="Also those that brokers keep for themselves.")
     ] = False,
     as_json: AsJson = False,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """List the groups with their members and their lag."""
     from rich.table import Table
@@ -151,7 +137,7 @@ def list_groups(
     for column in table.columns[1:]:
         column.justify = "right"
     rows: list[dict[str, object]] = []
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         admin = Admin(client)
         for group in admin.groups():
             if everything or not _OF_BROKERS.match(group):
@@ -174,13 +160,11 @@ def lag(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C.")
     ] = False,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Show how far a group is behind in each queue; it need not be connected."""
     from headrace.client import Admin
 
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         admin = Admin(client)
 
         def show() -> None:
@@ -202,14 +186,12 @@ def reset(
         str,
         typer.Option(help='"first", "last", a time (2026-11-21T08:00) or an age ("30 min").'),
     ],
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Set a group back or ahead; running members hear of it."""
     from headrace.client import Admin
 
     place = parse_place(to)
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         offsets = Admin(client).reset_group(group, topic, place)
     for queue, offset in sorted(offsets.items()):
         say(f"Group {group} goes on at {offset:,} in queue {queue.queue_id} of {queue.topic}.")
@@ -217,11 +199,11 @@ def reset(
 
 @app.command()
 @connecting
-def delete(group: GroupName, namesrv: NameServer = None, data_dir: DataDir = None) -> None:
+def delete(group: GroupName) -> None:
     """Delete a group and its offsets."""
     from headrace.client import Admin
 
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         admin = Admin(client)
         # Brokers silently delete a group that does not exist: a typo would look like success.
         if group not in admin.groups():

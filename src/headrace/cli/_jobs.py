@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster, connecting, settings_from
+from headrace.cli._cluster import cluster, connecting, settings_from
 from headrace.cli._terminal import ago, length, moment, number, say, short_driver, size, terminal
 from headrace.errors import ConfigurationError
 
@@ -53,8 +53,6 @@ def reset_job(
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Set a job that is stopped to other offsets, or to before its first batch."""
     from headrace.runtime.jobs.journal import standing_of_job
@@ -68,7 +66,7 @@ def reset_job(
             " as if the job had never run",
         )
     place = None if to is None else _place(to)
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         standing_of_job(client, job)
         home = StateHome.of(job, client)
         plan = plan_reset(home, place, topics=topic or (), forget=forget)
@@ -92,20 +90,18 @@ def abort_job(
     job: JobName,
     yes: Yes = False,
     as_json: AsJson = False,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """End a job from outside: fence off its driver, drop staged records, finish committed ones."""
     from headrace.runtime.commit.journal.lease import LeaseTimes
     from headrace.runtime.jobs.journal import abort, standing_of_job
 
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         standing = standing_of_job(client, job)
         if not as_json:
             state = "runs" if standing.holder else "does not run"
             say(f"Job {job} {state}, in epoch {standing.record.epoch}.")
         _ask(f"Abort job {job}?", yes=yes)
-        expiry = settings_from(namesrv, data_dir).lease_expiry
+        expiry = settings_from().lease_expiry
         done = abort(client, job, times=LeaseTimes(expiry.total_seconds()))
     if as_json:
         typer.echo(json.dumps(_abort_data(done)))
@@ -118,15 +114,13 @@ def abort_job(
 def give_job(
     job: JobName,
     account: Annotated[str, typer.Argument(help="The access key of its new owner.")],
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Hand a job over to another account, and fence off its driver. Only an admin can."""
     from headrace.client import Jobs
     from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX, OpenRequest
     from headrace.runtime.jobs.journal import standing_of_job
 
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         standing_of_job(client, job)
         topic = f"{job}{COMMIT_TOPIC_SUFFIX}"
         request = OpenRequest(job=job, commit_topic=topic, driver="job give", owner=account)
@@ -253,13 +247,11 @@ _COLUMNS = (
 
 
 @connecting
-def list_jobs(
-    as_json: AsJson = False, namesrv: NameServer = None, data_dir: DataDir = None
-) -> None:
+def list_jobs(as_json: AsJson = False) -> None:
     """List all jobs of the cluster, with what each has done and whether it runs."""
     from headrace.runtime.jobs.journal import look_at, standings
 
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         looks = [look_at(client, standing) for standing in standings(client)]
     if as_json:
         typer.echo(json.dumps([_overview(look) for look in looks]))
@@ -273,13 +265,11 @@ def list_jobs(
 def status(
     job: Annotated[str, typer.Argument(help="The job's name.")],
     as_json: AsJson = False,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Show where a job stands as of its last commit, also while it runs elsewhere."""
     from headrace.runtime.jobs.journal import look_at, standing_of_job
 
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         look = look_at(client, standing_of_job(client, job), closely=True)
     if as_json:
         typer.echo(json.dumps(_document(look)))
@@ -476,8 +466,6 @@ def show_history(
         bool, typer.Option("--all", help="All records that the commit topic still has.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Show the starts, commits and ends of a job, oldest first."""
     from headrace.runtime.jobs.journal import history
@@ -488,7 +476,7 @@ def show_history(
     if last is None and since is None and not everything:
         last = _USUAL
     begin = None if since is None else _time(since)
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         shown = (_show_data if as_json else _show_tables)(
             history(client, job, last=last, since=begin)
         )
@@ -598,8 +586,6 @@ app.command("give")(give_job)
 def rescale(
     job: JobName,
     partitions: Annotated[int, typer.Option(min=1, help="The new number of partitions.")],
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Move the state of a job that is stopped to another number of partitions."""
     from rich.progress import Progress
@@ -609,7 +595,7 @@ def rescale(
     from headrace.runtime.state.home import StateHome
 
     with (
-        cluster(namesrv, data_dir) as client,
+        cluster() as client,
         Progress(console=terminal(error=True), transient=True) as progress,
     ):
         standing_of_job(client, job)

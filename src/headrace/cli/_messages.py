@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, asynchronous, cluster
+from headrace.cli._cluster import asynchronous, cluster
 from headrace.cli._terminal import message_line, say
 from headrace.durations import read_duration
 from headrace.errors import ConfigurationError, ProtocolError
@@ -52,8 +52,6 @@ def produce(
     delay_level: Annotated[
         int, typer.Option(min=0, max=18, help="RocketMQ's delay level, 1 (1 s) to 18 (2 h).")
     ] = 0,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Send messages, or every line of stdin, to a topic."""
     from headrace.client import Producer
@@ -63,7 +61,7 @@ def produce(
     # A user who types wants each line sent at once.
     size = 1 if messages is None and sys.stdin.isatty() else _CHUNK
     sent = 0
-    with cluster(namesrv, data_dir) as client, Producer(client) as producer:
+    with cluster() as client, Producer(client) as producer:
         while chunk := list(islice(lines, size)):
             sending = _messages(template, chunk, key_separator)
             if template.is_delayed:
@@ -94,19 +92,18 @@ def consume(
         bool,
         typer.Option("--committed", help="Print only committed messages of jobs, each once."),
     ] = False,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Print a topic's messages as key, tab, value; until Ctrl-C, or to the end."""
     printer = _Printer(max_messages)
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         if group is not None:
             from headrace.cli._groups import print_group
             from headrace.client import PushOptions
 
             start: Literal["first", "last"] = "first" if from_beginning else "last"
             options = PushOptions(start=start, concurrency=256, committed=committed)
-            print_group(client, group, topic, options, max_messages, until_end=until_end)
+            printing = print_group(client, group, topic, options, max_messages, until_end=until_end)
+            asyncio.run(printing)
             return
         reading = _TopicReading(first=from_beginning, until_end=until_end, committed=committed)
         asyncio.run(_print_topic(client, topic, printer, reading))

@@ -90,7 +90,7 @@ def _ask(address: str, code: int, ext: dict[str, str]) -> Command:
 
     async def ask() -> Command:
         target = parse_addresses(address)[0]
-        settings = ClientSettings(**settings_from(target, None).connection)
+        settings = ClientSettings(**settings_from(namesrv=target).connection)
         async with AsyncClient(target, settings) as client:
             return await client.invoke(target, Command(code, ext), timeout=_PATIENCE)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster, connecting, settings_from
+from headrace.cli._cluster import cluster, connecting, settings_from
 from headrace.cli._terminal import say
 
 if TYPE_CHECKING:
@@ -46,15 +46,13 @@ def get(
     key: Annotated[str, typer.Argument(help="The key.")],
     json: AsJson = False,
     program: Program = None,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Show what a job keeps for a key; exit status 1 where it keeps nothing."""
     from headrace.runtime.jobs.reset import entry_line
     from headrace.runtime.state.layouts import StateEntry
 
     wanted = _key(key) if json else key
-    with _view(job, operator, program, namesrv, data_dir) as view:
+    with _view(job, operator, program) as view:
         found = view.get(wanted)
     if found is None:
         say(f"{operator} keeps nothing for {wanted!r}.")
@@ -70,8 +68,6 @@ def scan(
     prefix: Annotated[str | None, typer.Option(help="Only text keys that begin with this.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many entries.")] = None,
     program: Program = None,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Show what a job keeps, a line of JSON per entry."""
     from itertools import islice
@@ -79,7 +75,7 @@ def scan(
     from headrace.runtime.jobs.reset import entry_line
     from headrace.runtime.state.layouts import StateEntry
 
-    with _view(job, operator, program, namesrv, data_dir) as view:
+    with _view(job, operator, program) as view:
         found = (
             view.scan()
             if prefix is None
@@ -99,15 +95,13 @@ def export_state(
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Default: the terminal.")
     ] = None,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Write the whole state of an operator as lines that import takes."""
     from headrace.runtime.jobs.reset import exported
 
     count = 0
     with (
-        _view(job, operator, None, namesrv, data_dir) as view,
+        _view(job, operator, None) as view,
         contextlib.nullcontext(sys.stdout) if output is None else output.open("w") as file,
     ):
         for line in exported(view):
@@ -123,32 +117,28 @@ def import_file(
     job: JobName,
     operator: OperatorName,
     file: Annotated[Path, typer.Argument(help="What export wrote.", exists=True, dir_okay=False)],
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Replace the state of an operator of a stopped job by what a file holds."""
     from headrace.runtime.jobs.reset import import_state
     from headrace.runtime.state.home import StateHome
 
-    with cluster(namesrv, data_dir) as client, file.open() as lines:
+    with cluster() as client, file.open() as lines:
         count = import_state(StateHome.of(job, client), operator, lines)
     say(f"{operator} of job {job} holds {count:,} entries.")
 
 
 @contextlib.contextmanager
-def _view(
-    job: str, operator: str, program: Path | None, namesrv: str | None, data_dir: Path | None
-) -> Iterator[CommittedState]:
+def _view(job: str, operator: str, program: Path | None) -> Iterator[CommittedState]:
     from headrace.runtime.job_plan import pickle_secret
     from headrace.runtime.state.home import StateHome
     from headrace.runtime.state.views import CommittedState
     from headrace.serdes.base import travelling_with
 
     known = None if program is None else _operator(program, operator)
-    settings = settings_from(namesrv, data_dir)
+    settings = settings_from()
     with (
         travelling_with(partial(pickle_secret, settings, job)),
-        cluster(namesrv, data_dir) as client,
+        cluster() as client,
         CommittedState(StateHome.of(job, client), operator, known) as view,
     ):
         yield view

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster, connecting
+from headrace.cli._cluster import cluster, connecting
 from headrace.cli._terminal import message_line, say, show, terminal
 from headrace.errors import ConfigurationError, NotFoundError
 
@@ -30,8 +30,6 @@ def table(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with every change, until Ctrl-C.")
     ] = False,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Print the last value of each key as key, tab, value; a deleted key has no value."""
     from headrace.client import TableReader
@@ -40,7 +38,7 @@ def table(
         raise ConfigurationError(
             "--follow shows all keys", hint="leave out the key and --prefix, or pipe into grep"
         )
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         with TableReader(client, topic) as reader:
             reader.caught_up()
         # The table reads no more: following begins where it stands.
@@ -79,8 +77,6 @@ def message(
     queue: Annotated[int | None, typer.Option(min=0, help="Number of a queue.")] = None,
     offset: Annotated[int | None, typer.Option(min=0, help="Offset in that queue.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one a line.")] = False,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Show messages: by --id, by --key, or by --queue and --offset."""
     if sum((offset_id is not None, key is not None, queue is not None)) != 1 or (
@@ -90,7 +86,7 @@ def message(
             "one way to find the message is needed",
             hint="give --id, --key, or --queue and --offset",
         )
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         for found in _find(client, topic, offset_id, key, (queue, offset)):
             if as_json:
                 typer.echo(json.dumps(_as_data(found)))
@@ -159,19 +155,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-# RocketMQ's own topics; besides, each cluster and each broker has one of its own name.
-_OF_BROKERS = (
-    "%",
-    "BenchmarkTest",
-    "OFFSET_MOVED_EVENT",
-    "RMQ_SYS_",
-    "SCHEDULE_TOPIC_XXXX",
-    "SELF_TEST_TOPIC",
-    "TBW102",
-    "TRANS_CHECK_MAX_TIME_TOPIC",
-    "rmq_sys_",
-)
-
 TopicName = Annotated[str, typer.Argument(help="The topic's name.")]
 
 
@@ -183,26 +166,24 @@ def create(
     compaction: Annotated[
         bool, typer.Option("--compaction", help="Keep the last message of each key only.")
     ] = False,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Make a topic, or change its number of queues."""
     from headrace.client import Admin
     from headrace.protocol.routes import COMPACTED
 
     attributes = COMPACTED if compaction else None
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         Admin(client).create_topic(topic, queues=queues, attributes=attributes)
     say(f"Topic {topic} has {queues} queues.")
 
 
 @app.command()
 @connecting
-def delete(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = None) -> None:
+def delete(topic: TopicName) -> None:
     """Delete a topic and its messages."""
     from headrace.client import Admin
 
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         admin = Admin(client)
         # Brokers silently delete a topic that does not exist: a typo would look like success.
         client.route(topic)
@@ -216,22 +197,21 @@ def list_topics(
     everything: Annotated[
         bool, typer.Option("--all", help="Also those that brokers keep for themselves.")
     ] = False,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """List the topics, one a line."""
     from headrace.client import Admin
+    from headrace.protocol.routes import is_of_brokers
 
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         own = set() if everything else _topics_of_brokers(client)
         for topic in sorted(Admin(client).topics()):
-            if topic not in own and (everything or not topic.startswith(_OF_BROKERS)):
+            if everything or not (topic in own or is_of_brokers(topic)):
                 show(topic)
 
 
 @app.command()
 @connecting
-def status(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = None) -> None:
+def status(topic: TopicName) -> None:
     """Show the offsets of a topic's queues."""
     from rich.table import Table
 
@@ -240,7 +220,7 @@ def status(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = Non
     table = Table("queue", "first", "end", "messages", title=topic)
     for column in table.columns[1:]:
         column.justify = "right"
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         queues = client.queues(topic)
         consumer = PullConsumer(client)
         begins, ends = consumer.begin_offsets(queues), consumer.end_offsets(queues)
@@ -256,14 +236,14 @@ def status(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = Non
 
 @app.command()
 @connecting
-def describe(topic: TopicName, namesrv: NameServer = None, data_dir: DataDir = None) -> None:
+def describe(topic: TopicName) -> None:
     """Show a topic's settings on each broker, and the groups that read it."""
     from rich.table import Table
 
     from headrace.client import Admin
 
     table = Table(show_header=False, box=None, pad_edge=False)
-    with cluster(namesrv, data_dir) as client:
+    with cluster() as client:
         admin = Admin(client)
         configs, groups = admin.topic_config(topic), admin.topic_groups(topic)
     for broker, config in configs.items():

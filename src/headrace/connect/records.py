@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
@@ -217,6 +217,16 @@ class SinkBatch:
 
     def __len__(self) -> int:
         return len(self.offset)
+
+    def __getitem__(self, rows: slice) -> SinkBatch:
+        """Return some rows that follow each other, such as ``batch[2:]``."""
+        start, end, _ = rows.indices(len(self))
+        columns = {
+            name: column.slice(start, max(0, end - start))
+            for name in ("offset", "value", "key", "timestamp_ms", "headers")
+            if (column := getattr(self, name)) is not None
+        }
+        return replace(self, **columns)
 
     def records(self) -> list[SinkRecord]:
         """Return the batch as records."""

@@ -25,9 +25,9 @@ A value without a schema is data of JSON's shape: dicts are maps then.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
@@ -280,11 +280,10 @@ def struct(
     return Schema(Type.STRUCT, name=name, version=version, doc=doc, fields=made)
 
 
-# Values beside schemas: does one fit, what schema follows from one, how logical types are kept.
+# Values beside schemas: does one fit, and what schema follows from one.
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_DAY = _EPOCH.date().toordinal()
-_BITS = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
+#: How many bits whole numbers have.
+BITS = {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
 _SIMPLE: dict[Type, tuple[type, ...]] = {
     Type.FLOAT32: (float, int),
     Type.FLOAT64: (float, int),
@@ -354,7 +353,7 @@ def _fits(value: Any, schema: Schema) -> bool:
         )
     if schema.type is Type.BOOLEAN:
         return isinstance(value, bool)
-    if (bits := _BITS.get(schema.type)) is not None:
+    if (bits := BITS.get(schema.type)) is not None:
         whole = isinstance(value, int) and not isinstance(value, bool)
         return whole and -(1 << bits - 1) <= value < 1 << bits - 1
     allowed = _SIMPLE.get(schema.type, ())
@@ -366,24 +365,6 @@ def _misfit(value: Any, schema: Schema, where: str) -> SchemaError:
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     message = f"{where} is the {type(value).__name__} {shown}, which does not fit {schema}."
     return SchemaError(message)
-
-
-def complete(value: Any, schema: Schema) -> Any:
-    """Put defaults in place of what is missing, all the way down.
-
-    >>> from headrace.connect.schema import INT32, struct
-    >>> complete({}, struct({"n": INT32.with_default(7)}))
-    {'n': 7}
-    """
-    if value is None:
-        return schema.default if schema.has_default else None
-    if schema.type is Type.STRUCT:
-        return {one.name: complete(value.get(one.name), one.schema) for one in schema.fields}
-    if schema.type is Type.ARRAY and schema.items is not None:
-        return [complete(item, schema.items) for item in value]
-    if schema.type is Type.MAP and schema.items is not None:
-        return {key: complete(item, schema.items) for key, item in value.items()}
-    return value
 
 
 def infer(value: Any) -> Schema | None:
@@ -484,87 +465,4 @@ _ARROW: dict[str, Schema] = {
     "date": DATE,
     "time": TIME,
     "timestamp": TIMESTAMP,
-}
-
-
-def to_primitive(value: Any, schema: Schema) -> Any:
-    r"""Write a value of a logical type as its schema's own type; give others back.
-
-    Raises
-    ------
-    SchemaError
-        When a decimal has more digits after the point than its schema.
-
-    Examples
-    --------
-    >>> to_primitive(date(1970, 1, 11), DATE)
-    10
-    >>> to_primitive(Decimal("1.50"), decimal(2))
-    b'\x00\x96'
-    """
-    write = _TO_PRIMITIVE.get(schema.name or "")
-    return value if write is None or value is None else write(value, schema)
-
-
-def from_primitive(value: Any, schema: Schema) -> Any:
-    r"""Read a value of a logical type from its schema's own type; give others back.
-
-    >>> from_primitive(10, DATE)
-    datetime.date(1970, 1, 11)
-    >>> from_primitive(b"\x00\x96", decimal(2))
-    Decimal('1.50')
-    """
-    read = _FROM_PRIMITIVE.get(schema.name or "")
-    return value if read is None or value is None else read(value, schema)
-
-
-def _days(value: date, _: Schema) -> int:
-    return value.toordinal() - _FIRST_DAY
-
-
-def _milliseconds_of_day(value: time, _: Schema) -> int:
-    seconds = (value.hour * 60 + value.minute) * 60 + value.second
-    return seconds * 1000 + value.microsecond // 1000
-
-
-def _milliseconds(value: datetime, schema: Schema) -> int:
-    if value.tzinfo is None:
-        message = f"The time {value} has no zone, which a {schema.name} needs."
-        raise SchemaError(message, hint="Give it one: value.replace(tzinfo=datetime.UTC).")
-    return (value - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _unscaled(value: Decimal, schema: Schema) -> bytes:
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int) or -exponent > schema.scale:
-        message = f"The decimal {value} does not fit {schema.scale} digits after the point."
-        raise SchemaError(message, hint="Round it, or give the schema a larger scale.")
-    number = int("".join(map(str, digits)) or "0") * int(10 ** (schema.scale + exponent))
-    number = -number if sign else number
-    # One more bit than the number has, for its sign.
-    length = ((number if number >= 0 else ~number).bit_length() + 8) // 8
-    return number.to_bytes(length, "big", signed=True)
-
-
-def _scaled(value: bytes, schema: Schema) -> Decimal:
-    number = int.from_bytes(value, "big", signed=True)
-    digits = tuple(map(int, str(abs(number))))
-    return Decimal((int(number < 0), digits, -schema.scale))
-
-
-def _time_of_day(value: int, _: Schema) -> time:
-    return (_EPOCH + timedelta(milliseconds=value)).time()
-
-
-_TO_PRIMITIVE: dict[str, Callable[[Any, Schema], Any]] = {
-    DATE_NAME: _days,
-    TIME_NAME: _milliseconds_of_day,
-    TIMESTAMP_NAME: _milliseconds,
-    DECIMAL_NAME: _unscaled,
-}
-_FROM_PRIMITIVE: dict[str, Callable[[Any, Schema], Any]] = {
-    DATE_NAME: lambda value, _: date.fromordinal(_FIRST_DAY + value),
-    TIME_NAME: _time_of_day,
-    TIMESTAMP_NAME: lambda value, _: _EPOCH + timedelta(milliseconds=value),
-    DECIMAL_NAME: _scaled,
 }

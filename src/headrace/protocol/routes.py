@@ -19,6 +19,23 @@ if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
 
 
+_OF_BROKERS = re.compile(
+    r"%.*|(CID_)?(?i:rmq_sys_).*|BenchmarkTest|DefaultHeartBeatSyncerTopic|OFFSET_MOVED_EVENT"
+    r"|SCHEDULE_TOPIC_XXXX|SELF_TEST_TOPIC|TBW102|TRANS_CHECK_MAX_TIME_TOPIC"
+)
+
+
+def is_of_brokers(topic: str) -> bool:
+    """Tell topics that RocketMQ's brokers and groups keep for themselves.
+
+    Besides, a cluster and each of its brokers have a topic of their own name.
+
+    >>> is_of_brokers("%RETRY%readers"), is_of_brokers("orders")
+    (True, False)
+    """
+    return _OF_BROKERS.fullmatch(topic) is not None
+
+
 # Attributes of topics: the string that changes them, and what it may say.
 #
 # The string is a comma-joined list of ``+key=value`` (add or alter) and ``-key`` (delete).

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.client import Admin, Client, ClientSettings, Jobs, MessageQueue, PullConsumer
 from headrace.errors import NoPermissionError, RequestNotSupportedError
 from headrace.private import owners_secret
-from headrace.protocol.routes import LOGICAL_BROKER, keeps_newest
+from headrace.protocol.routes import LOGICAL_BROKER, is_of_brokers, keeps_newest
 from headrace.protocol.transactions import WHOLE, Share
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.journal.lease import LeaseTimes
@@ -346,12 +346,8 @@ def _is_gapless(client: Client, queue: MessageQueue) -> bool:
 #: So often the name server is asked for new topics, seconds.
 _LOOK_SECONDS = 1.0
 
-#: Topics that no pattern means: those that jobs and brokers make for themselves.
-_INTERNAL = re.compile(
-    r".*-(stateTopic|commitTopic|shuffleTopic|journalTopic)"
-    r"|%.*|rmq_sys_.*|RMQ_SYS_.*|SCHEDULE_TOPIC_XXXX|TBW102|BenchmarkTest|OFFSET_MOVED_EVENT"
-    r"|SELF_TEST_TOPIC|TRANS_CHECK_MAX_TIME_TOPIC"
-)
+#: Topics that jobs make for themselves.
+_OF_JOBS = re.compile(r".*-(stateTopic|commitTopic|shuffleTopic|journalTopic)")
 
 
 def is_internal(topic: str) -> bool:
@@ -360,7 +356,7 @@ def is_internal(topic: str) -> bool:
     >>> is_internal("orders"), is_internal("job-commitTopic")
     (False, True)
     """
-    return _INTERNAL.fullmatch(topic) is not None
+    return is_of_brokers(topic) or _OF_JOBS.fullmatch(topic) is not None
 
 
 def matching_topics(topology: Topology, known: Iterable[str]) -> list[str]:

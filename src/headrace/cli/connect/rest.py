@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import typer
 
+from headrace.cli._cluster import signed
 from headrace.errors import (
     ConfigurationError,
     ConnectConflictError,
@@ -222,13 +223,7 @@ class WorkerApi:
 
 def asking(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a worker to a command; its first parameter becomes the worker's API."""
-    signature = inspect.signature(command, eval_str=True)
-    _, *own = signature.parameters.values()
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    more = [
-        inspect.Parameter(name, keyword, default=default, annotation=annotation)
-        for name, (annotation, default) in _OPTIONS.items()
-    ]
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     @functools.wraps(command)
     def with_worker(*args: Any, **given: Any) -> None:
@@ -236,10 +231,7 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
         api = WorkerApi(**{name: given.pop(name) for name in _OPTIONS})
         command(api, *args, **given)
 
-    parameters = [*own, *more]
-    with_worker.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    with_worker.__annotations__ = {each.name: each.annotation for each in parameters}
-    return with_worker
+    return signed(with_worker, own, _OPTIONS)
 
 
 def require_packages(*packages: str) -> None:

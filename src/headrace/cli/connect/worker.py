@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli._cluster import DataDir, NameServer, cluster_address, settings_from
+from headrace.cli._cluster import cluster_address, settings_from
 from headrace.cli._terminal import say
 from headrace.cli.connect.rest import require_packages
 from headrace.errors import ConfigurationError, JobFailedError
@@ -207,8 +207,6 @@ def worker(
             rich_help_panel=_TIMES,
         ),
     ] = None,
-    namesrv: NameServer = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Run a worker with its connectors, until Ctrl-C or SIGTERM; a second one hurries it."""
     given = {
@@ -240,7 +238,7 @@ def worker(
     require_packages("prometheus_client", "starlette", "uvicorn")
     settings = _settings(given)
     _refuse_old_log(settings.data / "log" / "connect.log")
-    jobs = settings_from(namesrv, data_dir)
+    jobs = settings_from()
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(format=form, level="WARNING")
     logging.getLogger("headrace.connect").setLevel(logging.INFO)

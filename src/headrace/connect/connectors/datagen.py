@@ -26,6 +26,7 @@ from headrace.connect import (
     key,
     one_of,
 )
+from headrace.connect.connectors.sharing import TaskShare
 from headrace.connect.schema import schema_of_arrow
 from headrace.errors import ConnectorConfigError
 
@@ -290,8 +291,6 @@ TEMPLATES = {
 
 # ``datagen-source``: rows made up by a few words about each field.
 
-_SHARE = "task.share"
-
 
 class DatagenSourceTask(SourceTask):
     """Makes the rows of its partitions."""
@@ -301,10 +300,10 @@ class DatagenSourceTask(SourceTask):
         self._config = config
         self._fields = Fields(_fields(config), config["seed"])
         self._partitions = config["partitions"]
-        number, _, tasks = config.texts.get(_SHARE, "0/1").partition("/")
-        mine = range(int(number), self._partitions, int(tasks))
+        share = TaskShare.of(config)
+        mine = range(share.number, self._partitions, share.tasks)
         self._next = {partition: self._committed(partition) for partition in mine}
-        self._pace = _Pace(config["rate"] / int(tasks), config["batch.max.rows"])
+        self._pace = _Pace(config["rate"] / share.tasks, config["batch.max.rows"])
 
     def poll(self) -> SourceBatch | None:
         """Make the next rows of the partition that is furthest behind."""
@@ -455,8 +454,7 @@ class DatagenSourceConnector(SourceConnector):
 
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
         """Share the partitions out."""
-        tasks = min(max_tasks, self.context.config["partitions"])
-        return [{_SHARE: f"{number}/{tasks}"} for number in range(tasks)]
+        return TaskShare.configs(min(max_tasks, self.context.config["partitions"]))
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Name fields that cannot be, and keys that name no field."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -129,23 +128,13 @@ class Progress:
         first = self._next.get(batch.queue, 0)
         if len(batch) == 0 or batch.offset[0].as_py() >= first:
             return batch
-        return batch_from(batch, pc.index(pc.greater_equal(batch.offset, first), True).as_py())
+        row = pc.index(pc.greater_equal(batch.offset, first), True).as_py()
+        return batch[row if row >= 0 else len(batch) :]
 
     def take_rows(self, batch: SinkBatch) -> None:
         """Count rows as taken."""
         if len(batch):
             self._next[batch.queue] = batch.offset[-1].as_py() + 1
-
-
-def batch_from(batch: SinkBatch, row: int, most: int | None = None) -> SinkBatch:
-    """Return the rows of a batch from one on, so many at most; none for a negative one."""
-    start = len(batch) if row < 0 else row
-    columns = {
-        name: column.slice(start, most)
-        for name in ("offset", "value", "key", "timestamp_ms", "headers")
-        if (column := getattr(batch, name)) is not None
-    }
-    return dataclasses.replace(batch, **columns)
 
 
 def set_by_hand(offsets: Sequence[tuple[Position, Position | None]]) -> dict[Queue, int | None]:

@@ -45,6 +45,12 @@ def lines_of(column: pa.Array, end: bytes) -> Iterator[memoryview | bytes]:
         yield end
 
 
+def place_of(record: SinkRecord) -> str:
+    """Say in messages which record it is."""
+    queue = record.queue
+    return f"record {record.offset} of queue {queue.queue_id} of topic {queue.topic}"
+
+
 def raw_bytes(record: SinkRecord, value: Any, part: str, taker: str) -> bytes | None:
     """Return a value of a record that is text or bytes already, for a taker that knows no other.
 
@@ -64,10 +70,9 @@ def raw_bytes(record: SinkRecord, value: Any, part: str, taker: str) -> bytes | 
         return value
     if isinstance(value, str):
         return value.encode()
-    queue = record.queue
     raise SchemaError(
-        f"Record {record.offset} of queue {queue.queue_id} of topic {queue.topic}: its {part} is"
-        f" {type(value).__name__} {value!r:.100}, and {taker} takes bytes.",
+        f"The {place_of(record)}: its {part} is {type(value).__name__} {value!r:.100}, and {taker}"
+        " takes bytes.",
         hint="Set the converter of keys and values to ByteArrayConverter, which hands bytes on as"
         " they are, or to StringConverter.",
     )

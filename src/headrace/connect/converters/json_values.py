@@ -18,13 +18,18 @@ from typing import Any
 import orjson
 
 from headrace.connect.numbers import shortest_float, single
-from headrace.connect.schema import DATE_NAME, DECIMAL_NAME, TIME_NAME, TIMESTAMP_NAME, Schema, Type
+from headrace.connect.schema import (
+    BITS,
+    DATE_NAME,
+    DECIMAL_NAME,
+    TIME_NAME,
+    TIMESTAMP_NAME,
+    Schema,
+    Type,
+)
 
 Step = Callable[[Any], Any]
 """One direction of one schema."""
-
-_BITS: Mapping[Type, int] = {Type.INT8: 7, Type.INT16: 15, Type.INT32: 31, Type.INT64: 63}
-
 
 # What a value or a body that does not fit is reported with: why, and where inside it.
 
@@ -324,27 +329,19 @@ def _plain_writer(schema: Schema, rules: JsonRules) -> Step:
     match schema.type:
         case Type.INT8 | Type.INT16 | Type.INT32 | Type.INT64:
             return _integer_writer(schema.type)
-        case Type.FLOAT32:
-            return _write_float
-        case Type.FLOAT64:
-            return _write_double
-        case Type.BOOLEAN:
-            return _boolean
-        case Type.STRING:
-            return _string
-        case Type.BYTES:
-            return _write_bytes
-        case Type.ARRAY:
-            return _array_writer(schema, rules)
+        case Type.ARRAY if schema.items is not None:
+            return _array(json_writer(schema.items, rules))
         case Type.MAP:
             return _map_writer(schema, rules)
         case Type.STRUCT:
             return _struct_writer(schema, rules)
+        case kind:
+            return _WRITERS[kind]
 
 
 def _integer_writer(kind: Type) -> Step:
-    bits = _BITS[kind]
-    low, high = -(1 << bits), (1 << bits) - 1
+    high = (1 << BITS[kind] - 1) - 1
+    low = -high - 1
 
     def write(value: Any) -> int:
         # A bool is an int to Python, and no number to anybody else.
@@ -405,26 +402,28 @@ def _numeric_decimal(value: Any) -> orjson.Fragment:
     return orjson.Fragment(str(value))
 
 
-def _array_writer(schema: Schema, rules: JsonRules) -> Step:
-    assert schema.items is not None
-    write = json_writer(schema.items, rules)
+_WRITERS: Mapping[Type, Step] = {
+    Type.FLOAT32: _write_float,
+    Type.FLOAT64: _write_double,
+    Type.BOOLEAN: _boolean,
+    Type.STRING: _string,
+    Type.BYTES: _write_bytes,
+}
 
+
+def _array(step: Step) -> Step:
     def array(value: Any) -> list[Any]:
         if not isinstance(value, list | tuple):
             raise _wrong("array", value)
-        return _items(write, value)
+        done: list[Any] = []
+        try:
+            for one in value:
+                done.append(step(one))  # noqa: PERF401 - how many are done says where it failed
+        except UnfitError as error:
+            raise error.inside(f"[{len(done)}]") from None
+        return done
 
     return array
-
-
-def _items(step: Step, values: Any) -> list[Any]:
-    done: list[Any] = []
-    try:
-        for one in values:
-            done.append(step(one))  # noqa: PERF401 - how many are done says where it failed
-    except UnfitError as error:
-        raise error.inside(f"[{len(done)}]") from None
-    return done
 
 
 def _map_writer(schema: Schema, rules: JsonRules) -> Step:
@@ -460,15 +459,19 @@ def _struct_writer(schema: Schema, rules: JsonRules) -> Step:
             extra = next(one for one in value if one not in names)
             reason = f"the schema has no field {extra!r}"
             raise UnfitError(reason, hint=f"it has: {', '.join(schema.by_name) or 'none'}")
-        written = {}
-        for name, write in fields:
-            try:
-                written[name] = write(value.get(name))
-            except UnfitError as error:
-                raise error.inside(name) from None
-        return written
+        return _fields(fields, value)
 
     return struct
+
+
+def _fields(steps: list[tuple[str, Step]], value: Mapping[str, Any]) -> dict[str, Any]:
+    done = {}
+    for name, step in steps:
+        try:
+            done[name] = step(value.get(name))
+        except UnfitError as error:
+            raise error.inside(name) from None
+    return done
 
 
 # Reading
@@ -478,22 +481,14 @@ def _plain_reader(schema: Schema, rules: JsonRules) -> Step:
     match schema.type:
         case Type.INT8 | Type.INT16 | Type.INT32 | Type.INT64:
             return _integer_reader(schema.type)
-        case Type.FLOAT32:
-            return lambda value: single(_read_double(value))
-        case Type.FLOAT64:
-            return _read_double
-        case Type.BOOLEAN:
-            return _boolean
-        case Type.STRING:
-            return _string
-        case Type.BYTES:
-            return _read_bytes
-        case Type.ARRAY:
-            return _array_reader(schema, rules)
+        case Type.ARRAY if schema.items is not None:
+            return _array(json_reader(schema.items, rules))
         case Type.MAP:
             return _map_reader(schema, rules)
         case Type.STRUCT:
             return _struct_reader(schema, rules)
+        case kind:
+            return _READERS[kind]
 
 
 def _integer_reader(kind: Type) -> Step:
@@ -547,16 +542,13 @@ def _decimal_reader(schema: Schema, read: Step) -> Step:
     return decimal
 
 
-def _array_reader(schema: Schema, rules: JsonRules) -> Step:
-    assert schema.items is not None
-    read = json_reader(schema.items, rules)
-
-    def array(value: Any) -> list[Any]:
-        if not isinstance(value, list):
-            raise _wrong("array", value)
-        return _items(read, value)
-
-    return array
+_READERS: Mapping[Type, Step] = {
+    Type.FLOAT32: lambda value: single(_read_double(value)),
+    Type.FLOAT64: _read_double,
+    Type.BOOLEAN: _boolean,
+    Type.STRING: _string,
+    Type.BYTES: _read_bytes,
+}
 
 
 def _map_reader(schema: Schema, rules: JsonRules) -> Step:
@@ -594,12 +586,6 @@ def _struct_reader(schema: Schema, rules: JsonRules) -> Step:
     def struct(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise _wrong("object", value)
-        found = {}
-        for name, read in fields:
-            try:
-                found[name] = read(value.get(name))
-            except UnfitError as error:
-                raise error.inside(name) from None
-        return found
+        return _fields(fields, value)
 
     return struct

@@ -71,14 +71,13 @@ class Putter:
     def put_batch(self, batch: SinkBatch) -> None:
         """Put columns, as :meth:`put` does records."""
         if len(batch):
-            self._put(self._task.put_batch, _Columns(batch), lambda part: part.record())
+            self._put(self._task.put_batch, batch, lambda part: part.records()[0])
 
     def _put(
         self, put: Callable[[Any], None], part: Any, first: Callable[[Any], SinkRecord]
     ) -> None:
-        given = part.batch if isinstance(part, _Columns) else part
         try:
-            self._handling.task_retrying.call(partial(put, given))
+            self._handling.task_retrying.call(partial(put, part))
         except Exception as error:
             if is_retriable(error) or not self._handling.policy.tolerates_put:
                 error.add_note(
@@ -95,42 +94,6 @@ class Putter:
         middle = len(part) // 2
         self._put(put, part[:middle], first)
         self._put(put, part[middle:], first)
-
-
-class _Columns:
-    """A batch that can be cut."""
-
-    def __init__(self, batch: SinkBatch) -> None:
-        self.batch = batch
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    def __getitem__(self, part: slice) -> _Columns:
-        start, end, _ = part.indices(len(self))
-        batch = self.batch
-        cut = {
-            name: None if column is None else column.slice(start, end - start)
-            for name, column in (
-                ("offset", batch.offset),
-                ("value", batch.value),
-                ("key", batch.key),
-                ("timestamp_ms", batch.timestamp_ms),
-                ("headers", batch.headers),
-            )
-        }
-        return _Columns(
-            SinkBatch(
-                queue=batch.queue,
-                value_schema=batch.value_schema,
-                key_schema=batch.key_schema,
-                **cut,
-            )
-        )
-
-    def record(self) -> SinkRecord:
-        """Return the first record."""
-        return self.batch.records()[0]
 
 
 _HEADERS: Final = pa.map_(pa.string(), pa.binary())

@@ -37,7 +37,6 @@ from headrace.connect.plugins import (
 from headrace.connect.plugins.catalog import Catalog, Family, Plugin
 from headrace.connect.plugins.validation import read_config
 from headrace.connect.predicates.base import Predicate
-from headrace.connect.records import Position, Queue, SinkRecord, position_key
 from headrace.connect.transforms.base import Transform
 from headrace.errors import PluginError
 
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from headrace.connect.config import Config, Masking
     from headrace.connect.hosts.launcher import Told
     from headrace.connect.hosts.life import HostControl, Life, RunningUnit
+    from headrace.connect.plugins.contexts import CommittedPositions
+    from headrace.connect.records import Queue, SinkRecord
 
 
 # The contexts that connectors and tasks get in their hosts.
@@ -154,53 +155,6 @@ def config_of(kind: type[Connector], texts: Mapping[str, str], masking: Masking)
     config = read_config(kind, texts)
     masking.learn_typed(config)
     return config
-
-
-class CommittedPositions(OffsetReader):
-    """The positions that were committed last; any thread may read and change them.
-
-    Examples
-    --------
-    >>> committed = CommittedPositions([({"file": "a"}, {"byte": 3})])
-    >>> committed.update([({"file": "a"}, {"byte": 9})])
-    >>> committed.get({"file": "a"}), committed.get({"file": "b"})
-    ({'byte': 9}, None)
-    """
-
-    def __init__(self, positions: Iterable[tuple[Position, Position]]) -> None:
-        self._lock = threading.Lock()
-        self._by_key: dict[bytes, tuple[Position, Position]] = {}
-        self.update(positions)
-
-    def update(self, positions: Iterable[tuple[Position, Position | None]]) -> None:
-        """Learn of a commit; what has no offset is gone."""
-        with self._lock:
-            for partition, offset in positions:
-                if offset is None:
-                    self._by_key.pop(position_key(partition), None)
-                else:
-                    self._by_key[position_key(partition)] = partition, offset
-
-    def replace(self, positions: Iterable[tuple[Position, Position]]) -> None:
-        """Learn of all that is committed: nothing else is."""
-        with self._lock:
-            self._by_key = {position_key(one[0]): one for one in positions}
-
-    def is_all(self, positions: Iterable[tuple[Position, Position]]) -> bool:
-        """Tell whether these are all positions that it knows."""
-        given = {position_key(one): position_key(offset) for one, offset in positions}
-        return given == {position_key(one): position_key(offset) for one, offset in self.all()}
-
-    def get(self, partition: Position) -> Position | None:
-        """Return the committed offset of a partition; ``None`` when it was never read."""
-        with self._lock:
-            found = self._by_key.get(position_key(partition))
-        return None if found is None else found[1]
-
-    def all(self) -> list[tuple[Position, Position]]:
-        """Return every committed partition with its offset."""
-        with self._lock:
-            return list(self._by_key.values())
 
 
 class _Hosted:

@@ -28,7 +28,6 @@ from headrace.connect.handling import sink_chain, source_chain
 from headrace.connect.handling.retrying import Counters, ErrorPolicy, Retrying
 from headrace.connect.hosts.channel import packed, unpacked
 from headrace.connect.hosts.control import (
-    CommittedPositions,
     HostedConnector,
     add_new_places,
     catalog,
@@ -47,6 +46,7 @@ from headrace.connect.lifecycle import Failed, OutsideChanged
 from headrace.connect.plugins import SinkTask
 from headrace.connect.plugins.builtin import BUILTIN
 from headrace.connect.plugins.catalog import GROUPS, Catalog
+from headrace.connect.plugins.contexts import CommittedPositions
 from headrace.connect.plugins.validation import describe, validate
 from headrace.connect.records import SourceBatch, SourceRecord
 from headrace.connect.schema import schema_of_arrow

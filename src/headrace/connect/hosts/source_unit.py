@@ -20,13 +20,13 @@ from headrace.connect.columns import SOURCE_SCHEMA
 from headrace.connect.handling import SourceChain, source_chain
 from headrace.connect.hosts.channel import Answer, RequestRefused, Serving
 from headrace.connect.hosts.control import (
-    CommittedPositions,
     HostedSourceTask,
     catalog,
     connector_of,
 )
 from headrace.connect.hosts.life import Life, RunningUnit, Terms
 from headrace.connect.lifecycle import Listens, TopicTouched
+from headrace.connect.plugins.contexts import CommittedPositions
 from headrace.connect.records import Position, SourceBatch, position_key
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -193,16 +193,17 @@ class Parameter:
     choices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path."""
 
     method: Method
     path: str
     handle: Handler
-    #: Status of the answer when all is well, and the type of its value.
-    status: int = 200
+    #: The type of the answer's value, and its status when all is well.
     value: Any = None
+    _: KW_ONLY
+    status: int = 200
     #: Shape of the body that it wants, as a JSON schema.
     body: dict[str, Any] | None = None
     query: tuple[Parameter, ...] = ()

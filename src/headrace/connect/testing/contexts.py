@@ -16,15 +16,16 @@ from headrace.connect.plugins import (
     Task,
 )
 from headrace.connect.plugins.catalog import Catalog, Plugin
+from headrace.connect.plugins.contexts import CommittedPositions
 from headrace.connect.plugins.validation import read_config, validate
-from headrace.connect.records import Position, Queue, SinkRecord, position_key
 from headrace.errors import ConfigurationError, ConnectorConfigError, TaskFailedError
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config
+    from headrace.connect.records import Position, Queue, SinkRecord
 
 
-class KitOffsets(OffsetReader):
+class KitOffsets(CommittedPositions):
     """Committed positions of a source, in memory.
 
     Examples
@@ -34,26 +35,9 @@ class KitOffsets(OffsetReader):
     {'byte': 5}
     """
 
-    def __init__(self, positions: list[tuple[Position, Position]] | None = None) -> None:
-        self._positions: dict[bytes, tuple[Position, Position]] = {}
-        for partition, offset in positions or []:
-            self.put(partition, offset)
-
     def put(self, partition: Position, offset: Position | None) -> None:
         """Commit the offset of a partition; None: it is gone."""
-        if offset is None:
-            self._positions.pop(position_key(partition), None)
-        else:
-            self._positions[position_key(partition)] = (dict(partition), dict(offset))
-
-    def get(self, partition: Position) -> Position | None:
-        """Return the committed offset of a partition; ``None`` when there is none."""
-        found = self._positions.get(position_key(partition))
-        return found[1] if found else None
-
-    def all(self) -> list[tuple[Position, Position]]:
-        """Return every committed partition with its offset."""
-        return list(self._positions.values())
+        self.update([(dict(partition), None if offset is None else dict(offset))])
 
 
 class Requests:
@@ -92,32 +76,25 @@ class _Kept:
         self.requests.failure = reason
 
 
-class KitConnectorContext(_Kept, ConnectorContext):
+class _WithOffsets(_Kept):
+    """What contexts of sources do alike."""
+
+    def __init__(self, name: str, config: Config, offsets: KitOffsets, requests: Requests) -> None:
+        _fill(self, name, config)
+        self.requests = requests
+        self._offsets = offsets
+
+    @property
+    def offsets(self) -> OffsetReader:
+        return self._offsets
+
+
+class KitConnectorContext(_WithOffsets, ConnectorContext):
     """The context of a connector in the kit."""
 
-    def __init__(self, name: str, config: Config, offsets: KitOffsets, requests: Requests) -> None:
-        _fill(self, name, config)
-        self.requests = requests
-        self._offsets = offsets
 
-    @property
-    def offsets(self) -> OffsetReader:
-        """Committed positions of the kit."""
-        return self._offsets
-
-
-class KitSourceContext(_Kept, SourceTaskContext):
+class KitSourceContext(_WithOffsets, SourceTaskContext):
     """The context of a source task in the kit."""
-
-    def __init__(self, name: str, config: Config, offsets: KitOffsets, requests: Requests) -> None:
-        _fill(self, name, config)
-        self.requests = requests
-        self._offsets = offsets
-
-    @property
-    def offsets(self) -> OffsetReader:
-        """Committed positions of the kit."""
-        return self._offsets
 
 
 class KitSinkContext(_Kept, SinkTaskContext):

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.connect.transforms.base import OfKey, OfValue, Record, SidedTransform, Transform
+from headrace.connect.transforms.base import Record, SidedTransform, Transform, both_sides
 
-__all__ = ["OfKey", "OfValue", "Record", "SidedTransform", "Transform"]
+__all__ = ["Record", "SidedTransform", "Transform", "both_sides"]

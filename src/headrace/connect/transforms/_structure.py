@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeVar
 
 from headrace.connect.config import key
@@ -92,6 +92,34 @@ def field_value(value: dict[str, Any], field: Field, *, replace_nulls: bool) -> 
     if found is None and replace_nulls and field.schema.has_default:
         return field.schema.default
     return found
+
+
+def field_values(struct: dict[str, Any], schema: Schema, *, replace_nulls: bool) -> dict[str, Any]:
+    """Return the fields of a struct, with defaults in place of nulls where that is asked for."""
+    return {
+        one.name: field_value(struct, one, replace_nulls=replace_nulls) for one in schema.fields
+    }
+
+
+def with_changed(
+    schema: Schema | None,
+    value: Any,
+    names: Iterable[str],
+    change: Callable[[str, Any, Schema | None], Any],
+    *,
+    purpose: str,
+    replace_nulls: bool,
+) -> dict[Any, Any]:
+    """Return a struct, or a map without a schema, in which some fields are changed.
+
+    A map gets those that it lacks; those that a struct lacks are passed over.
+    """
+    if schema is None:
+        mapped = need_map(value, purpose)
+        return mapped | {name: change(name, mapped.get(name), None) for name in names}
+    values = field_values(need_struct(schema, value, purpose), schema, replace_nulls=replace_nulls)
+    there = (schema.by_name[name] for name in names if name in values)
+    return values | {one.name: change(one.name, values[one.name], one.schema) for one in there}
 
 
 def rebuilt(schema: Schema, fields: tuple[Field, ...]) -> Schema:

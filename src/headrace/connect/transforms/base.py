@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -57,8 +57,7 @@ class Transform(ABC):
 class SidedTransform(Transform):
     """A transform of the key or of the value: the same code, two plugins.
 
-    A subclass has :meth:`change`, and two empty subclasses with :class:`OfKey` and
-    :class:`OfValue`.
+    A subclass has :meth:`change`; :func:`both_sides` makes the plugins of it.
     """
 
     #: ``key`` or ``value``.
@@ -79,13 +78,15 @@ class SidedTransform(Transform):
         return record.replace(value_schema=schema, value=value)
 
 
-class OfKey:
-    """Puts a :class:`SidedTransform` on the record's key."""
-
-    side: ClassVar[str] = "key"
+Sided = TypeVar("Sided", bound=Transform)
 
 
-class OfValue:
-    """Puts a :class:`SidedTransform` on the record's value."""
+def both_sides(transform: type[Sided]) -> tuple[type[Sided], type[Sided]]:
+    """Make the two plugins of a transform that has a side, such as CastKey and CastValue."""
+    name = transform.__name__
 
-    side: ClassVar[str] = "value"
+    def of(side: str) -> Any:
+        shown = {"__module__": transform.__module__, "__doc__": f"{name} on the {side}."}
+        return ABCMeta(f"{name}{side.capitalize()}", (transform,), {"side": side, **shown})
+
+    return of("key"), of("value")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.connect.config import Config, declare, key, not_empty
 from headrace.connect.numbers import float_text, parse_float, single, whole
 from headrace.connect.schema import (
+    BITS,
     DATE_NAME,
     DECIMAL_NAME,
     TIME_NAME,
@@ -24,20 +25,16 @@ from headrace.connect.transforms._date_format import DAY_MS, DateFormat
 from headrace.connect.transforms._structure import (
     REPLACE_NULLS,
     SchemaCache,
-    field_value,
-    need_map,
-    need_struct,
     rebuilt,
+    with_changed,
 )
 from headrace.connect.transforms._times import milliseconds_of
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-
-_PURPOSE = "Cast"
 
 #: Targets by the names that configs use.
 _TARGETS: Final[Mapping[str, Type]] = MappingProxyType(
@@ -53,9 +50,6 @@ _TARGETS: Final[Mapping[str, Type]] = MappingProxyType(
     }
 )
 _LOGICAL: Final = frozenset({DATE_NAME, TIME_NAME, TIMESTAMP_NAME, DECIMAL_NAME})
-_BITS: Final[Mapping[Type, int]] = MappingProxyType(
-    {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
-)
 
 
 class Cast(SidedTransform):
@@ -103,19 +97,15 @@ class Cast(SidedTransform):
             return schema, value
         if self._whole is not None:
             return schema and self._schemas[schema], _cast(value, schema, self._whole, "")
-        if schema is None:
-            mapped = dict(need_map(value, _PURPOSE))
-            for name, target in self._fields.items():
-                mapped[name] = _cast(mapped.get(name), None, target, name)
-            return None, mapped
-        struct = need_struct(schema, value, _PURPOSE)
-        values = {}
-        for field in schema.fields:
-            one = field_value(struct, field, replace_nulls=self._replace_nulls)
-            if field.name in self._fields:
-                one = _cast(one, field.schema, self._fields[field.name], field.name)
-            values[field.name] = one
-        return self._schemas[schema], values
+        values = with_changed(
+            schema,
+            value,
+            self._fields,
+            lambda name, one, of: _cast(one, of, self._fields[name], name),
+            purpose="Cast",
+            replace_nulls=self._replace_nulls,
+        )
+        return schema and self._schemas[schema], values
 
     def _changed(self, schema: Schema) -> Schema:
         if self._whole is not None:
@@ -129,12 +119,7 @@ class Cast(SidedTransform):
         return rebuilt(schema, tuple(fields))
 
 
-class CastKey(OfKey, Cast):
-    """Cast on the key."""
-
-
-class CastValue(OfValue, Cast):
-    """Cast on the value."""
+CastKey, CastValue = both_sides(Cast)
 
 
 def _targets(spec: list[str]) -> tuple[Type | None, dict[str, Type]]:
@@ -226,7 +211,7 @@ def _boolean(value: Any) -> bool:
 
 
 _CASTS: Final[Mapping[Type, Callable[[Any], Any]]] = MappingProxyType(
-    {kind: _whole(bits) for kind, bits in _BITS.items()}
+    {kind: _whole(bits) for kind, bits in BITS.items()}
     | {Type.FLOAT32: lambda value: single(_double(value)), Type.FLOAT64: _double}
     | {Type.BOOLEAN: _boolean}
 )

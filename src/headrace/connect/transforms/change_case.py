@@ -5,17 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.connect.config import Config, declare, key, one_of
-from headrace.connect.transforms._structure import SchemaCache
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
-from headrace.connect.transforms.pattern_rename import renamed
-
-if TYPE_CHECKING:
-    from headrace.connect.records import SinkRecord, SourceRecord
-    from headrace.connect.schema import Schema
-
+from headrace.connect.transforms.base import both_sides
+from headrace.connect.transforms.pattern_rename import FieldRenaming
 
 _BEFORE_UPPER = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -45,7 +39,7 @@ _JOINERS: Final[Mapping[str, Callable[[Sequence[str]], str]]] = MappingProxyType
 )
 
 
-class ChangeCase(SidedTransform):
+class ChangeCase(FieldRenaming):
     """Writes the names of fields in another case.
 
     Examples
@@ -68,27 +62,10 @@ class ChangeCase(SidedTransform):
         """Take the config."""
         self._split = _SPLITTERS[config["from"]]
         self._join = _JOINERS[config["to"]]
-        self._schemas = SchemaCache(lambda schema: renamed(schema, self._name))
 
-    def change(
-        self, record: SourceRecord | SinkRecord, schema: Schema | None, value: Any
-    ) -> tuple[Schema | None, Any]:
-        """Rename the fields; what has none stays as it is."""
-        del record
-        if not isinstance(value, dict):
-            return schema, value
-        if schema is None:
-            return None, {self._name(name): one for name, one in value.items()}
-        changed, names = self._schemas[schema]
-        return changed, {new: value.get(old) for old, new in names.items()} if names else value
-
-    def _name(self, name: Any) -> Any:
-        return self._join(self._split(name)) if isinstance(name, str) and name else name
+    def name(self, old: Any) -> Any:
+        """Write a name in the other case."""
+        return self._join(self._split(old)) if isinstance(old, str) and old else old
 
 
-class ChangeCaseKey(OfKey, ChangeCase):
-    """ChangeCase on the key."""
-
-
-class ChangeCaseValue(OfValue, ChangeCase):
-    """ChangeCase on the value."""
+ChangeCaseKey, ChangeCaseValue = both_sides(ChangeCase)

@@ -12,7 +12,7 @@ from headrace.connect.transforms._field_path import (
     value_in_struct,
 )
 from headrace.connect.transforms._structure import REPLACE_NULLS, need_map, need_struct
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
@@ -78,9 +78,4 @@ class ExtractField(SidedTransform):
         return found, value_in_struct(value, schema, self._path, replace_nulls=replace_nulls)
 
 
-class ExtractFieldKey(OfKey, ExtractField):
-    """ExtractField on the key."""
-
-
-class ExtractFieldValue(OfValue, ExtractField):
-    """ExtractField on the value."""
+ExtractFieldKey, ExtractFieldValue = both_sides(ExtractField)

@@ -14,7 +14,7 @@ from headrace.connect.transforms._structure import (
     need_struct,
     rebuilt,
 )
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
@@ -106,9 +106,4 @@ class Flatten(SidedTransform):
                 yield Field(full, one.changed(optional=inner, **changes))
 
 
-class FlattenKey(OfKey, Flatten):
-    """Flatten on the key."""
-
-
-class FlattenValue(OfValue, Flatten):
-    """Flatten on the value."""
+FlattenKey, FlattenValue = both_sides(Flatten)

@@ -9,12 +9,12 @@ from headrace.connect.records import Header
 from headrace.connect.transforms._structure import (
     REPLACE_NULLS,
     SchemaCache,
-    field_value,
+    field_values,
     need_map,
     need_struct,
     rebuilt,
 )
-from headrace.connect.transforms.base import OfKey, OfValue, Record, Transform
+from headrace.connect.transforms.base import Record, Transform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
@@ -94,10 +94,7 @@ class HeaderFrom(Transform):
             return None, rest, added
         struct = need_struct(schema, value, _PURPOSE)
         changed = self._schemas[schema]
-        values = {
-            one.name: field_value(struct, one, replace_nulls=self._replace_nulls)
-            for one in schema.fields
-        }
+        values = field_values(struct, schema, replace_nulls=self._replace_nulls)
         added = [
             Header(header, values[name], schema.by_name[name].schema) for name, header in pairs
         ]
@@ -116,9 +113,4 @@ class HeaderFrom(Transform):
         return rebuilt(schema, tuple(one for one in schema.fields if one.name not in self._gone))
 
 
-class HeaderFromKey(OfKey, HeaderFrom):
-    """HeaderFrom on the key."""
-
-
-class HeaderFromValue(OfValue, HeaderFrom):
-    """HeaderFrom on the value."""
+HeaderFromKey, HeaderFromValue = both_sides(HeaderFrom)

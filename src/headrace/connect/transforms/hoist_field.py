@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.connect.config import Config, declare, key, not_empty
 from headrace.connect.schema import Field, Schema, Type
 from headrace.connect.transforms._structure import SchemaCache
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
@@ -46,9 +46,4 @@ class HoistField(SidedTransform):
         return Schema(Type.STRUCT, fields=(Field(self._field, schema),))
 
 
-class HoistFieldKey(OfKey, HoistField):
-    """HoistField on the key."""
-
-
-class HoistFieldValue(OfValue, HoistField):
-    """HoistField on the value."""
+HoistFieldKey, HoistFieldValue = both_sides(HoistField)

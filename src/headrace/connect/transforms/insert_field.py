@@ -11,13 +11,13 @@ from headrace.connect.schema import INT32, INT64, STRING, TIMESTAMP, TIMESTAMP_N
 from headrace.connect.transforms._structure import (
     REPLACE_NULLS,
     SchemaCache,
-    field_value,
+    field_values,
     need_map,
     need_struct,
     rebuilt,
 )
 from headrace.connect.transforms._times import datetime_of
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 _PURPOSE = "InsertField"
@@ -87,10 +87,7 @@ class InsertField(SidedTransform):
             values = {name: one for name, one in self._values(record).items() if one is not None}
             return None, dict(need_map(value, _PURPOSE)) | values
         struct = need_struct(schema, value, _PURPOSE)
-        kept = {
-            one.name: field_value(struct, one, replace_nulls=self._replace_nulls)
-            for one in schema.fields
-        }
+        kept = field_values(struct, schema, replace_nulls=self._replace_nulls)
         extended = self._schemas[schema]
         return extended, kept | self._typed(self._values(record))
 
@@ -115,12 +112,7 @@ class InsertField(SidedTransform):
         return values
 
 
-class InsertFieldKey(OfKey, InsertField):
-    """InsertField on the key."""
-
-
-class InsertFieldValue(OfValue, InsertField):
-    """InsertField on the value."""
+InsertFieldKey, InsertFieldValue = both_sides(InsertField)
 
 
 def _insertion(name: str, schema: Schema, value: Callable[[_AnyRecord], Any]) -> _Insertion:

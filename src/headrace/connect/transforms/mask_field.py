@@ -10,21 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.connect.config import Config, declare, key, not_empty
 from headrace.connect.numbers import parse_float, single, whole
-from headrace.connect.schema import Schema, Type
-from headrace.connect.transforms._structure import (
-    REPLACE_NULLS,
-    field_value,
-    need_map,
-    need_struct,
-)
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.schema import BITS, Schema, Type
+from headrace.connect.transforms._structure import REPLACE_NULLS, with_changed
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-
-_PURPOSE = "MaskField"
 
 _NOTHING: Final[Mapping[type, Any]] = MappingProxyType(
     {
@@ -37,10 +30,6 @@ _NOTHING: Final[Mapping[type, Any]] = MappingProxyType(
         date: date(1970, 1, 1),
         time: time(),
     }
-)
-
-_BITS: Final[Mapping[Type | None, int]] = MappingProxyType(
-    {Type.INT8: 8, Type.INT16: 16, Type.INT32: 32, Type.INT64: 64}
 )
 
 
@@ -80,18 +69,14 @@ class MaskField(SidedTransform):
     ) -> tuple[Schema | None, Any]:
         """Write over the fields."""
         del record
-        if schema is None:
-            mapped = dict(need_map(value, _PURPOSE))
-            for name in self._fields:
-                mapped[name] = self._masked(name, mapped.get(name), None)
-            return None, mapped
-        struct = need_struct(schema, value, _PURPOSE)
-        masked = {}
-        for field in schema.fields:
-            one = field_value(struct, field, replace_nulls=self._replace_nulls)
-            masks = field.name in self._fields
-            masked[field.name] = self._masked(field.name, one, field.schema) if masks else one
-        return schema, masked
+        return schema, with_changed(
+            schema,
+            value,
+            self._fields,
+            self._masked,
+            purpose="MaskField",
+            replace_nulls=self._replace_nulls,
+        )
 
     def _masked(self, name: str, value: Any, schema: Schema | None) -> Any:
         if value is None:
@@ -122,12 +107,7 @@ class MaskField(SidedTransform):
             ) from None
 
 
-class MaskFieldKey(OfKey, MaskField):
-    """MaskField on the key."""
-
-
-class MaskFieldValue(OfValue, MaskField):
-    """MaskField on the value."""
+MaskFieldKey, MaskFieldValue = both_sides(MaskField)
 
 
 def _decimal(text: str, _: Type | None = None) -> Decimal:
@@ -138,7 +118,7 @@ def _decimal(text: str, _: Type | None = None) -> Decimal:
 
 
 def _whole(text: str, kind: Type | None) -> int:
-    return whole(_decimal(text), _BITS.get(kind, 64))
+    return whole(_decimal(text), BITS.get(kind or Type.INT64, 64))
 
 
 def _float(text: str, kind: Type | None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.connect.config import Config, declare, key, not_empty
 from headrace.connect.predicates.patterns import java_pattern
-from headrace.connect.transforms.base import OfKey, OfValue, Record, Transform
+from headrace.connect.transforms.base import Record, Transform, both_sides
 
 
 class PatternFilter(Transform):
@@ -44,9 +44,4 @@ class PatternFilter(Transform):
         return None if matches else record
 
 
-class PatternFilterKey(OfKey, PatternFilter):
-    """PatternFilter on the key."""
-
-
-class PatternFilterValue(OfValue, PatternFilter):
-    """PatternFilter on the value."""
+PatternFilterKey, PatternFilterValue = both_sides(PatternFilter)

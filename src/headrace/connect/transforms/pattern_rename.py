@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,7 @@ from headrace.connect.config import Config, declare, each, key, one_of
 from headrace.connect.predicates.patterns import expanded, java_pattern
 from headrace.connect.schema import Field, Schema, Type
 from headrace.connect.transforms._structure import SchemaCache
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
@@ -28,7 +29,37 @@ _FLAGS: Final[Mapping[str, int]] = MappingProxyType(
 )
 
 
-class PatternRename(SidedTransform):
+class FieldRenaming(SidedTransform):
+    """Renames fields, each as :meth:`name` says; what has no fields stays as it is."""
+
+    def __init__(self) -> None:
+        self._schemas = SchemaCache(self._renamed)
+
+    @abstractmethod
+    def name(self, old: Any) -> Any:
+        """Return the new name of a field; a key of a map that is no text may stay what it is."""
+
+    def change(
+        self, record: SourceRecord | SinkRecord, schema: Schema | None, value: Any
+    ) -> tuple[Schema | None, Any]:
+        """Rename the fields."""
+        del record
+        if not isinstance(value, dict):
+            return schema, value
+        if schema is None:
+            return None, {self.name(old): one for old, one in value.items()}
+        changed, names = self._schemas[schema]
+        return changed, {new: value.get(old) for old, new in names.items()} if names else value
+
+    def _renamed(self, schema: Schema) -> tuple[Schema, dict[str, str]]:
+        if schema.type is not Type.STRUCT:
+            return schema, {}
+        names = {one.name: self.name(one.name) for one in schema.fields}
+        fields = (Field(names[one.name], one.schema) for one in schema.fields)
+        return schema.with_fields(*fields), names
+
+
+class PatternRename(FieldRenaming):
     r"""Replaces each part of a field's name that matches a regular expression.
 
     Examples
@@ -66,47 +97,18 @@ class PatternRename(SidedTransform):
             flags |= _FLAGS[name]
         self._pattern = java_pattern(config["field.pattern"], flags)
         self._replacement: str = config["field.replacement"]
-        self._schemas = SchemaCache(lambda schema: renamed(schema, self._name))
 
-    def change(
-        self, record: SourceRecord | SinkRecord, schema: Schema | None, value: Any
-    ) -> tuple[Schema | None, Any]:
-        """Rename the fields; what has none stays as it is."""
-        del record
-        if not isinstance(value, dict):
-            return schema, value
-        if schema is None:
-            return None, {self._name(name): one for name, one in value.items()}
-        changed, names = self._schemas[schema]
-        return changed, {new: value.get(old) for old, new in names.items()} if names else value
-
-    def _name(self, name: Any) -> Any:
-        if not isinstance(name, str):
-            return name
+    def name(self, old: Any) -> Any:
+        """Replace what matches."""
+        if not isinstance(old, str):
+            return old
         try:
-            return self._pattern.sub(lambda found: expanded(self._replacement, found), name)
+            return self._pattern.sub(lambda found: expanded(self._replacement, found), old)
         except ValueError as error:
             raise TransformError(
-                f"PatternRename cannot rename the field {name}: {error}.",
+                f"PatternRename cannot rename the field {old}: {error}.",
                 hint="Correct the transform's field.replacement.",
             ) from None
 
 
-class PatternRenameKey(OfKey, PatternRename):
-    """PatternRename on the key."""
-
-
-class PatternRenameValue(OfValue, PatternRename):
-    """PatternRename on the value."""
-
-
-def renamed(schema: Schema, name_of: Callable[[str], str]) -> tuple[Schema, dict[str, str]]:
-    """Return a struct with new names for its fields, and the new name of each.
-
-    Any other schema stays as it is, without names.
-    """
-    if schema.type is not Type.STRUCT:
-        return schema, {}
-    names = {one.name: name_of(one.name) for one in schema.fields}
-    fields = (Field(names[one.name], one.schema) for one in schema.fields)
-    return schema.with_fields(*fields), names
+PatternRenameKey, PatternRenameValue = both_sides(PatternRename)

@@ -10,12 +10,12 @@ from headrace.connect.schema import Field, Schema
 from headrace.connect.transforms._structure import (
     REPLACE_NULLS,
     SchemaCache,
-    field_value,
+    field_values,
     need_map,
     need_struct,
     rebuilt,
 )
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
@@ -62,14 +62,8 @@ class ReplaceField(SidedTransform):
         if schema is None:
             return None, self._mapped(need_map(value, _PURPOSE))
         struct = need_struct(schema, value, _PURPOSE)
-        values = {
-            self._names.get(one.name, one.name): field_value(
-                struct, one, replace_nulls=self._replace_nulls
-            )
-            for one in schema.fields
-            if self._keeps(one.name)
-        }
-        return self._schemas[schema], values
+        values = field_values(struct, schema, replace_nulls=self._replace_nulls)
+        return self._schemas[schema], self._mapped(values)
 
     def _keeps(self, name: str) -> bool:
         return name not in self._exclude and (not self._include or name in self._include)
@@ -88,12 +82,7 @@ class ReplaceField(SidedTransform):
         return rebuilt(schema, tuple(fields))
 
 
-class ReplaceFieldKey(OfKey, ReplaceField):
-    """ReplaceField on the key."""
-
-
-class ReplaceFieldValue(OfValue, ReplaceField):
-    """ReplaceField on the value."""
+ReplaceFieldKey, ReplaceFieldValue = both_sides(ReplaceField)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.connect.config import declare
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
@@ -33,9 +33,4 @@ class SetNull(SidedTransform):
         return None, None
 
 
-class SetNullKey(OfKey, SetNull):
-    """SetNull on the key."""
-
-
-class SetNullValue(OfValue, SetNull):
-    """SetNull on the value."""
+SetNullKey, SetNullValue = both_sides(SetNull)

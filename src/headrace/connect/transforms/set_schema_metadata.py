@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.connect.config import Config, declare, key
 from headrace.connect.schema import Schema, Type
-from headrace.connect.transforms._structure import REPLACE_NULLS, SchemaCache, field_value
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms._structure import REPLACE_NULLS, SchemaCache, field_values
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
@@ -59,16 +59,8 @@ class SetSchemaMetadata(SidedTransform):
                 "schemas.enable=true.",
             )
         if schema.type is Type.STRUCT and value is not None:
-            value = {
-                one.name: field_value(value, one, replace_nulls=self._replace_nulls)
-                for one in schema.fields
-            }
+            value = field_values(value, schema, replace_nulls=self._replace_nulls)
         return self._schemas[schema], value
 
 
-class SetSchemaMetadataKey(OfKey, SetSchemaMetadata):
-    """SetSchemaMetadata on the key."""
-
-
-class SetSchemaMetadataValue(OfValue, SetSchemaMetadata):
-    """SetSchemaMetadata on the value."""
+SetSchemaMetadataKey, SetSchemaMetadataValue = both_sides(SetSchemaMetadata)

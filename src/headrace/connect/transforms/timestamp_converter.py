@@ -25,20 +25,16 @@ from headrace.connect.transforms._date_format import DateFormat
 from headrace.connect.transforms._structure import (
     REPLACE_NULLS,
     SchemaCache,
-    field_value,
-    need_map,
-    need_struct,
     rebuilt,
+    with_changed,
 )
 from headrace.connect.transforms._times import date_of, datetime_of, milliseconds_of, time_of
-from headrace.connect.transforms.base import OfKey, OfValue, SidedTransform
+from headrace.connect.transforms.base import SidedTransform, both_sides
 from headrace.errors import TransformError
 
 if TYPE_CHECKING:
     from headrace.connect.records import SinkRecord, SourceRecord
 
-
-_PURPOSE = "TimestampConverter"
 
 _TARGETS: Final[Mapping[str, Schema]] = MappingProxyType(
     {"string": STRING, "unix": INT64, "Date": DATE, "Time": TIME, "Timestamp": TIMESTAMP}
@@ -116,22 +112,18 @@ class TimestampConverter(SidedTransform):
         """Convert the field, or the whole."""
         del record
         if not self._field:
-            if schema is None:
-                return None, self._convert(value, None)
-            return self._schemas[schema], self._convert(value, schema)
+            return schema and self._schemas[schema], self._convert(value, schema)
         if value is None:
             return schema, value
-        if schema is None:
-            mapped = dict(need_map(value, _PURPOSE))
-            mapped[self._field] = self._convert(mapped.get(self._field), None)
-            return None, mapped
-        struct = need_struct(schema, value, _PURPOSE)
-        values = {}
-        for field in schema.fields:
-            one = field_value(struct, field, replace_nulls=self._replace_nulls)
-            wanted = field.name == self._field
-            values[field.name] = self._convert(one, field.schema) if wanted else one
-        return self._schemas[schema], values
+        values = with_changed(
+            schema,
+            value,
+            [self._field],
+            lambda _, one, of: self._convert(one, of),
+            purpose="TimestampConverter",
+            replace_nulls=self._replace_nulls,
+        )
+        return schema and self._schemas[schema], values
 
     def _changed(self, schema: Schema) -> Schema:
         target = _TARGETS[self._target]
@@ -192,12 +184,7 @@ class TimestampConverter(SidedTransform):
         return f"The field {self._field}" if self._field else f"The {self.side}"
 
 
-class TimestampConverterKey(OfKey, TimestampConverter):
-    """TimestampConverter on the key."""
-
-
-class TimestampConverterValue(OfValue, TimestampConverter):
-    """TimestampConverter on the value."""
+TimestampConverterKey, TimestampConverterValue = both_sides(TimestampConverter)
 
 
 _MAKERS: Final[Mapping[str, Callable[[int], date | time | datetime]]] = MappingProxyType(

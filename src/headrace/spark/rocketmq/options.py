@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from headrace.client import Admin, Client, ClientSettings, MessageQueue
 from headrace.durations import read_duration
 from headrace.errors import SettingsError, TopicNotFoundError
+from headrace.protocol.routes import is_of_brokers
 from headrace.spark.rocketmq.positions import (
     AtEdge,
     Position,
@@ -346,12 +347,6 @@ def _wrong(name: str, value: str, hint: str) -> SettingsError:
 # Connections of this process to clusters, and the queues that a subscription means.
 
 _clients: dict[ClusterOptions, Client] = {}
-#: Topics of RocketMQ itself: no pattern means them.
-_SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "CID_RMQ_SYS_", "%SYS%")
-_SYSTEM_TOPICS = frozenset(
-    {"TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC"}
-    | {"TRANS_CHECK_MAX_TIME_TOPIC"}
-)
 
 
 def connect(cluster: ClusterOptions) -> Client:
@@ -436,11 +431,11 @@ class QueueFinder:
     def _user_topics(self) -> list[str]:
         # RocketMQ has a topic named after each cluster and each broker.
         info = self._client.cluster_info()
-        own = _SYSTEM_TOPICS | set(info.cluster_addr_table) | set(info.broker_addr_table)
+        own = set(info.cluster_addr_table) | set(info.broker_addr_table)
         return [
             name
             for name in Admin(self._client).topics()
-            if name not in own and not name.startswith(_SYSTEM_PREFIXES)
+            if name not in own and not is_of_brokers(name)
         ]
 
     def _queues_if_found(self, topic: str) -> list[MessageQueue]:

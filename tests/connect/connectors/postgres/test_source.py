@@ -11,8 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.connect.connectors.postgres import PostgresSourceConnector
-from headrace.connect.connectors.postgres.source import SOURCE_KEYS, source_problems
+from headrace.connect.connectors.postgres.source import PostgresSourceConnector
 from headrace.connect.schema import TIMESTAMP
 from headrace.connect.testing.contexts import KitOffsets
 from headrace.errors import ConnectorConfigError, StateError
@@ -449,5 +448,5 @@ def test_strange_names_are_read(life: NewSourceLife, db: Connection) -> None:
     ],
 )
 def test_config_that_contradicts_itself_is_named(config: dict[str, str], about: str) -> None:
-    parsed = SOURCE_KEYS.parse({"connection.url": "x", **config})
-    assert [one.key for one in source_problems(parsed)] == [about]
+    parsed = PostgresSourceConnector.config.parse({"connection.url": "x", **config})
+    assert [one.key for one in PostgresSourceConnector().validate(parsed)] == [about]

@@ -79,7 +79,7 @@ def test_record_without_a_value_deletes() -> None:
 def test_record_that_cannot_be_a_row_says_where_why_and_what_to_do(
     options: dict[str, Any], value: Any, key: Any, words: str
 ) -> None:
-    with pytest.raises(SchemaError, match=f"(?s)Record 3 of queue 0 of topic orders.*{words}"):
+    with pytest.raises(SchemaError, match=f"(?s)The record 3 of queue 0 of topic orders.*{words}"):
         mapper(**options).change(record(3, value, key))
 
 

@@ -34,7 +34,7 @@ from headrace.connect.connectors.elasticsearch.source import (
 )
 from headrace.connect.connectors.http.sink import PASSING, Pauses, RefusedError, Retries, Sender
 from headrace.connect.connectors.offsets import Progress
-from headrace.connect.connectors.texts import as_json, as_text
+from headrace.connect.connectors.texts import as_json, as_text, place_of
 from headrace.errors import ConnectorConfigError
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ class Operations:
 
     def _date(self, record: SinkRecord) -> str:
         if record.timestamp_ms is None:
-            message = f"{_named(record)} has no time, which the index {self.index} is named by."
+            message = f"{place_of(record)} has no time, which the index {self.index} is named by."
             raise SchemaError(message, hint="Leave {date} out of the key index.")
         moment = dt.datetime.fromtimestamp(record.timestamp_ms / 1000, dt.UTC)
         return moment.strftime(self.date_format)
@@ -299,12 +299,12 @@ class Operations:
             queue = record.queue
             return f"{queue.topic}+{queue.broker}+{queue.queue_id}+{record.offset}"
         if record.key is None:
-            message = f"{_named(record)} has no key, which is the document's id."
+            message = f"{place_of(record)} has no key, which is the document's id."
             hint = "Give keys with the transform ValueToKey, or set document.id=offset."
             raise SchemaError(message, hint=hint)
         text = as_text(record.key)
         if not 0 < len(text) <= _LONGEST_ID:
-            message = f"The key of {_named(record)} has {len(text)} bytes as a document's id."
+            message = f"The key of {place_of(record)} has {len(text)} bytes as a document's id."
             raise SchemaError(message, hint=f"An id has 1 to {_LONGEST_ID} bytes.")
         return text.decode(errors="backslashreplace")
 
@@ -313,20 +313,15 @@ def _line(document: bytes) -> bytes:
     return b"\n" + document + b"\n"
 
 
-def _named(record: SinkRecord) -> str:
-    queue = record.queue
-    return f"record {record.offset} of queue {queue.queue_id} of topic {queue.topic}"
-
-
 def _no_document(record: SinkRecord) -> SchemaError:
     kind = type(record.value).__name__
     if record.value is None:
-        message = f"{_named(record)} has no value."
+        message = f"{place_of(record)} has no value."
         return SchemaError(
             message, hint=f"The key tombstones says what becomes of it: {_TOMBSTONES}."
         )
     return SchemaError(
-        f"{_named(record)} has a value of the type {kind}, and a document has fields.",
+        f"{place_of(record)} has a value of the type {kind}, and a document has fields.",
         hint="Set value.converter to JsonConverter, or name the value with the transform HoistField.",
     )
 

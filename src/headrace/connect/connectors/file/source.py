@@ -6,7 +6,6 @@ import glob
 import logging
 import os
 import time
-import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from headrace.connect.connectors.file._identity import (
     is_past_of,
     locate,
 )
+from headrace.connect.connectors.sharing import TaskShare, is_pattern
 from headrace.connect.schema import BYTES, STRING
 from headrace.errors import ConfigurationError, ConnectorConfigError, DeserializationError
 
@@ -301,8 +301,6 @@ class FileFollower:
         return files[place + 1]
 
 
-_SHARE = "task.share"
-_PATTERN = frozenset("*?[")
 #: Files that are gone are looked for so often, s.
 _GONE_LOOK = 60.0
 
@@ -317,8 +315,7 @@ class FileSourceTask(SourceTask):
         self._limits = ReadLimits(
             config["batch.max.bytes"], config["batch.max.rows"], config["line.max.bytes"]
         )
-        number, _, tasks = config.texts.get(_SHARE, "0/1").partition("/")
-        self._number, self._tasks = int(number), int(tasks)
+        self._share = TaskShare.of(config)
         self._followers: dict[str, FileFollower] = {}
         self._turn: list[str] = []
         self._looked_for_gone = float("-inf")
@@ -366,7 +363,7 @@ class FileSourceTask(SourceTask):
     def _discover(self) -> None:
         self._looked = time.monotonic()
         for name, past in _paths(self._config["file"], self._known()).items():
-            if name not in self._followers and self._is_mine(name):
+            if name not in self._followers and self._share.has(name):
                 self._followers[name] = self._follower(name, past=past)
                 self._turn.append(name)
         self._look_for_gone()
@@ -387,7 +384,7 @@ class FileSourceTask(SourceTask):
                 self._gone.append(name)
 
     def _is_missing(self, name: str) -> bool:
-        if name in self._config["file"] or not self._is_mine(name):
+        if name in self._config["file"] or not self._share.has(name):
             return False
         follower = self._followers.get(name)
         return not (follower is not None and follower.is_open) and not history(Path(name))
@@ -403,10 +400,6 @@ class FileSourceTask(SourceTask):
     def _known(self) -> set[str]:
         committed = (partition.get("filename") for partition, _ in self.context.offsets.all())
         return {*self._followers, *(name for name in committed if isinstance(name, str))}
-
-    def _is_mine(self, name: str) -> bool:
-        # Spread by name: a file that comes later finds its task without a new configuration.
-        return zlib.crc32(name.encode()) % self._tasks == self._number
 
     def _follower(self, name: str, *, past: bool) -> FileFollower:
         path = Path(name)
@@ -434,17 +427,13 @@ class FileSourceTask(SourceTask):
                 self._followers[name].let_go()
 
 
-def _is_pattern(name: str) -> bool:
-    return not _PATTERN.isdisjoint(name)
-
-
 def _paths(files: Sequence[str], known: Iterable[str]) -> dict[str, bool]:
     """Return the paths to follow, and for each whether its rotated pasts count as input too."""
-    found = {name: False for name in files if not _is_pattern(name)}
+    found = {name: False for name in files if not is_pattern(name)}
     matched = {
         name
         for pattern in files
-        if _is_pattern(pattern)
+        if is_pattern(pattern)
         for name in glob.glob(pattern, recursive=True)  # noqa: PTH207  absolute or not, with **
         if Path(name).is_file()
     }
@@ -565,8 +554,8 @@ class FileSourceConnector(SourceConnector):
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
         """Share the files out by their names; one file has one task."""
         files = self.context.config["file"]
-        tasks = max_tasks if any(map(_is_pattern, files)) else min(max_tasks, len(files))
-        return [{_SHARE: f"{number}/{tasks}"} for number in range(tasks)]
+        several = any(map(is_pattern, files))
+        return TaskShare.configs(max_tasks if several else min(max_tasks, len(files)))
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Refuse an encoding that nobody knows."""

@@ -33,6 +33,7 @@ from headrace.connect import (
     matching,
     one_of,
 )
+from headrace.connect.connectors.offsets import Progress
 from headrace.connect.connectors.texts import as_json, as_text
 from headrace.errors import ConnectorConfigError, SerializationError
 
@@ -251,8 +252,7 @@ class HttpSinkTask(SinkTask):
         self._shape: str = config["body"]
         headers = {"content-type": _CONTENT[self._shape], **config.section("request.header.")}
         self._client = client(config, headers)
-        #: Behind the last record of each queue that the server has taken.
-        self._sent: dict[Queue, int] = {}
+        self._progress = Progress({})
         self._sender = Sender(
             self._client, config["method"], Retries.of(config), self.context.stopping
         )
@@ -260,15 +260,14 @@ class HttpSinkTask(SinkTask):
     def open(self, queues: Collection[Queue]) -> None:
         """Begin anew: what was sent before may be asked for again."""
         del queues
-        self._sent.clear()
+        self._progress = Progress({})
 
     def put(self, records: Sequence[SinkRecord]) -> None:
         """Send the records; return when the server has taken all of them.
 
         After an error the same records come again: those that were taken are left out.
         """
-        left = [one for one in records if one.offset >= self._sent.get(one.queue, 0)]
-        for batch in self._batches(left):
+        for batch in self._batches(self._progress.fresh(records)):
             self._send(batch)
 
     def stop(self) -> None:
@@ -294,7 +293,7 @@ class HttpSinkTask(SinkTask):
                 self._send(batch[middle:])
                 return
             self.context.report(batch[0], error)
-        self._sent[batch[-1].queue] = batch[-1].offset + 1
+        self._progress.take(batch)
 
     def _url(self, record: SinkRecord) -> str:
         url: str = self._config["url"]

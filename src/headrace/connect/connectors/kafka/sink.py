@@ -37,8 +37,8 @@ from headrace.connect.connectors.kafka.settings import (
     owners,
     unreachable,
 )
-from headrace.connect.connectors.offsets import batch_from
-from headrace.connect.connectors.texts import raw_bytes
+from headrace.connect.connectors.offsets import Progress, set_by_hand
+from headrace.connect.connectors.texts import place_of, raw_bytes
 from headrace.errors import FencedError, ProcessingError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class KafkaSinkTask(SinkTask):
         self._records: list[SinkRecord | SinkBatch] = []
         #: Behind the last record of each queue that was committed, and that was gathered.
         self._done: dict[Queue, int] = {}
-        self._gathered: dict[Queue, int] = {}
+        self._progress = Progress({})
         self._failures: list[tuple[SinkRecord, KafkaError]] = []
         #: Whether a commit was asked for whose answer is not known.
         self._in_doubt = False
@@ -197,9 +197,11 @@ class KafkaSinkTask(SinkTask):
 
     def open(self, queues: Collection[Queue]) -> None:
         """Take queues over from whatever task had them before."""
-        self._drop(queues)
-        if not self._exactly or not queues:
-            return
+        if self._exactly and queues:
+            self._take_over(queues)
+        self._begin_anew()
+
+    def _take_over(self, queues: Collection[Queue]) -> None:
         standings = self._log.read()
         fenced: set[str] = set()
         # Only once nobody else can write any more, what was read stays true.
@@ -233,23 +235,19 @@ class KafkaSinkTask(SinkTask):
 
     def close(self, queues: Collection[Queue]) -> None:
         """Forget queues, and records that were not flushed: they are read again."""
-        self._drop(queues)
         for queue in queues:
             self._done.pop(queue, None)
+        self._begin_anew()
 
-    def _drop(self, queues: Collection[Queue]) -> None:
-        gone = frozenset(queues)
-        self._records = [one for one in self._records if one.queue not in gone]
-        for queue in gone:
-            self._gathered.pop(queue, None)
+    def _begin_anew(self) -> None:
+        """Have all records come again that are not in Kafka."""
+        self._records = []
+        self._progress = Progress(self._done)
 
     def put(self, records: Sequence[SinkRecord]) -> None:
         """Gather records; those that are gathered or in Kafka already are left out."""
-        for record in records:
-            queue = record.queue
-            if record.offset < max(self._done.get(queue, 0), self._gathered.get(queue, 0)):
-                continue
-            self._gathered[queue] = record.offset + 1
+        for record in self._progress.fresh(records):
+            self._progress.take([record])
             try:
                 _bytes(record, record.value, "value")
                 _bytes(record, record.key, "key")
@@ -265,11 +263,9 @@ class KafkaSinkTask(SinkTask):
         if not (self._exactly and plain and _is_raw(batch.value) and _is_raw(batch.key)):
             self.put(batch.records())
             return
-        queue = batch.queue
-        before = max(self._done.get(queue, 0), self._gathered.get(queue, 0))
-        fresh = batch_from(batch, _rows_below(batch, before))
+        fresh = self._progress.fresh_rows(batch)
         if len(fresh):
-            self._gathered[queue] = fresh.offset[-1].as_py() + 1
+            self._progress.take_rows(fresh)
             self._records.append(fresh)
 
     def flush(self, offsets: Mapping[Queue, int]) -> None:
@@ -282,8 +278,7 @@ class KafkaSinkTask(SinkTask):
             if moved or records:
                 self._transact(records, moved)
                 self._done.update(moved)
-        self._records = []
-        self._gathered.clear()
+        self._begin_anew()
 
     def stop(self) -> None:
         """Leave Kafka; what was not flushed is not sent."""
@@ -442,7 +437,7 @@ class KafkaSinkTask(SinkTask):
         rows = zip(*(_listed(column, len(batch)) for column in columns), strict=True)
         for row, (value, key_, time) in enumerate(rows):
             if error := _refusal(producer, topic, value, key_, partition, None, None, time or 0):
-                [record] = batch_from(batch, row, 1).records()
+                [record] = batch[row : row + 1].records()
                 self.context.report(record, _refused(record, error))
 
     def _noted(self, record: SinkRecord) -> Callable[[KafkaError | None, Any], None]:
@@ -513,14 +508,8 @@ class KafkaSinkConnector(SinkConnector):
         log.create()
         standings = log.read()
         producer = Producer(client_settings(config, "offsets", **{"enable.idempotence": True}))
-        for where, to in offsets:
-            queue = Queue(
-                str(where["rocketmq_topic"]),
-                str(where["rocketmq_broker"]),
-                int(where["rocketmq_queue_id"]),
-            )
+        for queue, offset in set_by_hand(offsets).items():
             known = standings.get(queue, KeptOffset(None, "", 0))
-            offset = None if to is None else int(to["rocketmq_queue_offset"])
             producer.produce(
                 **log.message(queue, KeptOffset(offset, known.owner, known.generation))
             )
@@ -593,7 +582,7 @@ def _below(
         if not isinstance(one, SinkBatch):
             found += [one] if one.offset < end else []
         elif rows := _rows_below(one, end):
-            found.append(batch_from(one, 0, rows))
+            found.append(one[:rows])
     return found
 
 
@@ -606,10 +595,8 @@ def _bytes(record: SinkRecord, value: Any, part: str) -> bytes | None:
 
 
 def _refused(record: SinkRecord, error: KafkaError) -> ProcessingError:
-    queue = record.queue
     return ProcessingError(
-        f"Kafka refuses record {record.offset} of queue {queue.queue_id} of topic {queue.topic}:"
-        f" {error}",
+        f"Kafka refuses {place_of(record)}: {error}",
         hint="With errors.tolerance=all such records go to the dead-letter topic and the others"
         " are sent. kafka.message.max.bytes sets the largest record.",
     )

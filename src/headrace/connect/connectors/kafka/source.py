@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +34,6 @@ from headrace.connect import (
     key,
     one_of,
 )
-from headrace.connect.connectors.foreign_topics import TopicWatch, chosen_topics
 from headrace.connect.connectors.kafka.settings import (
     KAFKA_KEYS,
     check_answers,
@@ -43,6 +41,7 @@ from headrace.connect.connectors.kafka.settings import (
     is_outage,
     unreachable,
 )
+from headrace.connect.connectors.sharing import ShareWatch, chosen_topics, dealt, dealt_to
 from headrace.connect.schema import BYTES
 from headrace.errors import StateError
 
@@ -146,7 +145,7 @@ class KafkaSourceTask(SourceTask):
                 },
             )
         )
-        share = json.loads(config.texts.get(_SHARE, "[]"))
+        share = dealt_to(config, _SHARE)
         self._consumer.assign([self._place(topic, number) for topic, number in share])
 
     def poll(self) -> Sequence[SourceRecord] | SourceBatch | None:
@@ -289,7 +288,7 @@ class KafkaSourceConnector(SourceConnector):
     task: ClassVar[type[SourceTask]] = KafkaSourceTask
     exactly_once: ClassVar[bool | None] = True
 
-    _watch: TopicWatch | None = None
+    _watch: ShareWatch | None = None
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Refuse a format that throws topics together by accident."""
@@ -300,14 +299,12 @@ class KafkaSourceConnector(SourceConnector):
     def start(self, config: Config) -> None:
         """Watch for topics and partitions that are new."""
         self._config = config
-        self._watch = TopicWatch(self.context, self._partitions, config["topics.poll.interval.ms"])
+        self._watch = ShareWatch(self.context, self._partitions, config["topics.poll.interval.ms"])
         self._watch.start()
 
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
         """Share the partitions out among tasks."""
-        partitions = self._partitions()
-        count = min(max_tasks, len(partitions))
-        return [{_SHARE: json.dumps(partitions[number::count])} for number in range(count)]
+        return dealt(_SHARE, self._partitions(), max_tasks)
 
     def stop(self) -> None:
         """Stop watching."""

@@ -41,15 +41,6 @@ class TableInfo(NamedTuple):
     required: frozenset[str]
 
 
-def is_pattern(name: str) -> bool:
-    """Whether a name stands for all tables that match it.
-
-    >>> is_pattern("public.orders_*"), is_pattern("public.orders")
-    (True, False)
-    """
-    return any(letter in name for letter in "*?[")
-
-
 def qualified(name: str) -> TableName:
     """Read a table's name, or a pattern; without a schema it is in ``public``.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar, Protocol
 
@@ -19,7 +17,6 @@ from headrace.connect import (
     SourceRecord,
     SourceTask,
     at_least,
-    between,
     declare,
     key,
     matching,
@@ -30,15 +27,14 @@ from headrace.connect.connectors.postgres.connection import (
     connect,
     connection_words,
     find_tables,
-    is_pattern,
     outages_told,
     qualified,
 )
 from headrace.connect.connectors.postgres.logical import LogicalFeed
 from headrace.connect.connectors.postgres.reading import IncrementalFeed
-from headrace.connect.connectors.sql import TableName
-from headrace.errors import ConnectionFailedError, ConnectorConfigError
-from headrace.watched import watched_thread
+from headrace.connect.connectors.sharing import ShareWatch, dealt, dealt_to, is_pattern
+from headrace.connect.connectors.sql import SOURCE_KEYS, TableName, source_problems
+from headrace.errors import ConnectorConfigError, HeadraceError
 
 # Config keys of the PostgreSQL source.
 
@@ -72,17 +68,6 @@ _WHERE = declare(
         group="Tables",
     ),
     key(
-        "query", str, "A SELECT to read in place of tables; not with mode=logical.", group="Tables"
-    ),
-    key(
-        "topic.prefix",
-        str,
-        "What stands before a table's name in its topic; the whole topic of a query.",
-        default="",
-        importance="high",
-        group="Topics",
-    ),
-    key(
         "topic.format",
         str,
         "What follows the prefix: ${table} and ${schema} stand for the table's.",
@@ -97,14 +82,6 @@ _WHERE = declare(
         valid=at_least(timedelta(seconds=1)),
         aliases=("table.poll.interval.ms",),
         group="Tables",
-    ),
-    key(
-        "batch.max.rows",
-        int,
-        "Most records of one poll.",
-        default=2000,
-        valid=between(1, 100_000),
-        group="Mode",
     ),
     key(
         "numeric.mapping",
@@ -140,15 +117,6 @@ _QUERIES = declare(
         group="Mode",
     ),
     key(
-        "poll.interval.ms",
-        timedelta,
-        "The pause between two queries of a table that had nothing new; between two loads in mode"
-        " bulk.",
-        default=timedelta(seconds=1),
-        valid=at_least(timedelta(milliseconds=1)),
-        group="Mode",
-    ),
-    key(
         "timestamp.delay.ms",
         timedelta,
         "How far to stay behind the present: for times that applications set by clocks of their"
@@ -164,13 +132,6 @@ _QUERIES = declare(
         " already; without, such rows are lost.",
         default=True,
         group="Mode",
-    ),
-    key(
-        "key.fields",
-        list,
-        "Columns that become the record's key; the primary key where none is named.",
-        default=[],
-        group="Topics",
     ),
 )
 _NAME = matching(r"[a-z0-9_]{1,63}", "up to 63 lower-case letters, digits and _")
@@ -246,27 +207,6 @@ _LOGICAL = declare(
     ),
 )
 
-SOURCE_KEYS = CONNECTION_KEYS | _WHERE | _QUERIES | _LOGICAL
-
-
-def source_problems(config: Config) -> Iterator[ConfigProblem]:
-    """Name what contradicts itself in a source's config."""
-    mode, query, tables = config["mode"], config["query"], config["tables"]
-    if mode == "logical" and query:
-        yield ConfigProblem("query", "mode=logical reads tables: leave query out, name tables.")
-    elif bool(query) == bool(tables):
-        yield ConfigProblem("tables", "Name either tables or a query.")
-    if query and not config["topic.prefix"]:
-        message = "A query's records go to the topic that topic.prefix names: it is missing."
-        yield ConfigProblem("topic.prefix", message)
-    if "incrementing" in mode and not config["incrementing.column.name"]:
-        message = f"mode={mode} needs incrementing.column.name."
-        yield ConfigProblem("incrementing.column.name", message)
-    if "timestamp" in mode and not config["timestamp.column.name"]:
-        message = f"mode={mode} needs timestamp.column.name."
-        yield ConfigProblem("timestamp.column.name", message)
-
-
 _SHARE = "task.tables"
 
 
@@ -290,7 +230,7 @@ class PostgresSourceTask(SourceTask):
 
     def start(self, config: Config) -> None:
         """Connect, and go on where the last life was committed."""
-        tables = [TableName(*names) for names in json.loads(config.texts.get(_SHARE, "[]"))]
+        tables = [TableName(*names) for names in dealt_to(config, _SHARE)]
         kind = LogicalFeed if config["mode"] == "logical" else IncrementalFeed
         with outages_told():
             self._feed = kind(config, tables, self.context)
@@ -315,38 +255,44 @@ class PostgresSourceConnector(SourceConnector):
     """Brings tables of PostgreSQL into topics."""
 
     version: ClassVar[str] = "1.0"
-    config: ClassVar[ConfigDeclaration] = SOURCE_KEYS
+    config: ClassVar[ConfigDeclaration] = (
+        CONNECTION_KEYS | SOURCE_KEYS | _WHERE | _QUERIES | _LOGICAL
+    )
     task: ClassVar[type[SourceTask]] = PostgresSourceTask
     exactly_once: ClassVar[bool | None] = True
 
-    _watching: threading.Thread | None = None
+    _watch: ShareWatch | None = None
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Name keys that contradict each other."""
-        return source_problems(config)
+        yield from source_problems(config)
+        if config["mode"] == "logical" and config["query"]:
+            message = "mode=logical reads tables: leave query out, name tables."
+            yield ConfigProblem("query", message)
 
     def start(self, config: Config) -> None:
         """Watch for tables that come or go, where tables are named by patterns."""
         self._config = config
         if any(is_pattern(name) for name in config["tables"]):
-            self._watching = watched_thread(self._watch, name="tables", on_failure=self._fail)
-            self._watching.start()
+            self._watch = ShareWatch(
+                self.context,
+                self._tables,
+                config["tables.poll.interval.ms"],
+                what="tables",
+                passing=(HeadraceError, psycopg.Error),
+            )
+            self._watch.start()
 
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
         """Share the tables out among tasks; a query, or one slot, has a task to itself."""
         if self._config["query"]:
             return [{}]
-        tables = self._tables()
-        if not tables:
-            return []
-        count = 1 if self._config["mode"] == "logical" else min(max_tasks, len(tables))
-        return [{_SHARE: json.dumps(tables[number::count])} for number in range(count)]
+        return dealt(_SHARE, self._tables(), 1 if self._config["mode"] == "logical" else max_tasks)
 
     def stop(self) -> None:
         """Stop watching."""
-        self.context.stopping.set()
-        if self._watching is not None:
-            self._watching.join()
+        if self._watch is not None:
+            self._watch.stop()
 
     def _tables(self) -> list[TableName]:
         config = self._config
@@ -362,19 +308,3 @@ class PostgresSourceConnector(SourceConnector):
             message = f"PostgreSQL has no table {', '.join(missing)} that this user can see."
             raise ConnectorConfigError.of([("tables", message)])
         return found
-
-    def _fail(self, error: BaseException) -> None:
-        self.context.fail(f"tables are watched no more: {type(error).__name__}: {error}")
-
-    def _watch(self) -> None:
-        pause = self._config["tables.poll.interval.ms"].total_seconds()
-        known: list[TableName] | None = None
-        while not self.context.stopping.wait(0 if known is None else pause):
-            try:
-                found = self._tables()
-            except (psycopg.Error, ConnectionFailedError, ConnectorConfigError) as error:
-                self.context.logger.warning("tables could not be listed: %s", error)
-                found = known or []
-            if known is not None and found != known:
-                self.context.request_task_reconfiguration()
-            known = found

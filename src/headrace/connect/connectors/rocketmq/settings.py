@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.client import Client, ClientSettings
 from headrace.connect import Config, ConfigProblem, Secret, declare, key
-from headrace.connect.connectors.foreign_topics import chosen_topics
+from headrace.connect.connectors.sharing import chosen_topics
 from headrace.errors import ConnectorConfigError
+from headrace.protocol.routes import is_of_brokers
 
 if TYPE_CHECKING:
     from headrace.client import Admin
@@ -20,21 +21,8 @@ if TYPE_CHECKING:
 
 # Topics of two clusters: which are replicated, and what they are called on the other side.
 
-_OF_BROKERS = frozenset(
-    {
-        "BenchmarkTest",
-        "DefaultHeartBeatSyncerTopic",
-        "OFFSET_MOVED_EVENT",
-        "SCHEDULE_TOPIC_XXXX",
-        "SELF_TEST_TOPIC",
-        "TBW102",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    }
-)
-#: Of groups, of brokers, and what jobs of Headrace keep for themselves.
-_INTERNAL = re.compile(
-    r"(?i:rmq_sys_).*|%.*|.*_REPLY_TOPIC|.*-(state|commit|journal|batch|done)Topic"
-)
+#: For answers, and what jobs of Headrace keep for themselves.
+_INTERNAL = re.compile(r".*_REPLY_TOPIC|.*-(state|commit|journal|batch|done)Topic")
 
 
 def is_internal(name: str) -> bool:
@@ -43,7 +31,7 @@ def is_internal(name: str) -> bool:
     >>> is_internal("%RETRY%readers"), is_internal("words-commitTopic"), is_internal("orders")
     (True, True, False)
     """
-    return name in _OF_BROKERS or _INTERNAL.fullmatch(name) is not None
+    return is_of_brokers(name) or _INTERNAL.fullmatch(name) is not None
 
 
 def replicated_topics(wanted: list[str], admin: Admin) -> list[str]:

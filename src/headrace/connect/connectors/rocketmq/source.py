@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import queue
 import time
 from collections import deque
@@ -38,7 +37,6 @@ from headrace.connect import (
     key,
     one_of,
 )
-from headrace.connect.connectors.foreign_topics import TopicWatch
 from headrace.connect.connectors.rocketmq.settings import (
     CLUSTER_KEYS,
     TOPIC_KEYS,
@@ -50,6 +48,7 @@ from headrace.connect.connectors.rocketmq.settings import (
     replicated_topics,
 )
 from headrace.connect.connectors.rocketmq.sink import Circles, carried_raw
+from headrace.connect.connectors.sharing import ShareWatch, dealt, dealt_to
 from headrace.connect.schema import BYTES
 from headrace.errors import (
     HeadraceError,
@@ -317,7 +316,7 @@ class RocketMQSourceTask(SourceTask):
         self._moved: deque[SourceBatch] = deque()
         self._places: dict[MessageQueue, int] = {}
         self._counts: dict[str, int] = {}
-        for topic, broker, number, place, count in json.loads(config.texts.get(_SHARE, "[]")):
+        for topic, broker, number, place, count in dealt_to(config, _SHARE):
             self._places[MessageQueue(topic, broker, number)] = place
             self._counts[self._renaming(topic)] = count
         settings = client_settings(config)
@@ -442,7 +441,7 @@ class RocketMQSourceConnector(SourceConnector):
     exactly_once: ClassVar[bool | None] = True
 
     _client: Client | None = None
-    _watch: TopicWatch | None = None
+    _watch: ShareWatch | None = None
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Name what does not fit together."""
@@ -460,14 +459,12 @@ class RocketMQSourceConnector(SourceConnector):
         self._config = config
         self._client = connected(config)
         self._seen: set[MessageQueue] = set()
-        self._watch = TopicWatch(self.context, self._look, config["topics.poll.interval.ms"])
+        self._watch = ShareWatch(self.context, self._look, config["topics.poll.interval.ms"])
         self._watch.start()
 
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
         """Share the queues out among tasks."""
-        queues = self._queues()
-        count = min(max_tasks, len(queues))
-        return [{_SHARE: json.dumps(queues[number::count])} for number in range(count)]
+        return dealt(_SHARE, self._queues(), max_tasks)
 
     def stop(self) -> None:
         """Stop watching."""

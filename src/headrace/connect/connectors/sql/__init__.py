@@ -1,4 +1,4 @@
-"""What SQL sinks share: how records become rows, batches become statements, offsets are fenced."""
+"""What SQL sources and sinks share: keys, rows of records, statements of batches, offsets."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ from headrace.connect.connectors.sql.sink import (
     SqlSinkTask,
     TableCache,
 )
+from headrace.connect.connectors.sql.source import SOURCE_KEYS, source_problems
 
 __all__ = [
     "COORDINATES",
     "SINK_KEYS",
+    "SOURCE_KEYS",
     "Adapter",
     "Change",
     "MappingOptions",
@@ -51,5 +53,6 @@ __all__ = [
     "is_document",
     "plan",
     "sink_problems",
+    "source_problems",
     "table_name",
 ]

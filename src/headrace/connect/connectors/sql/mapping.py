@@ -24,7 +24,8 @@ from headrace.connect import (
     key,
     one_of,
 )
-from headrace.connect.schema import BOOLEAN, BYTES, FLOAT64, INT32, INT64, STRING, Type, mapping
+from headrace.connect.connectors.texts import place_of
+from headrace.connect.schema import INT32, INT64, STRING, Type, infer, mapping
 
 # Config keys that all SQL sinks share, by the names of Kafka Connect's JDBC sink.
 
@@ -476,21 +477,10 @@ def inferred_schema(value: Any) -> Schema | None:
     >>> inferred_schema(True), inferred_schema(1.5), inferred_schema(None)
     (boolean?, double?, None)
     """
-    # bool before int, of which it is a kind.
-    for kind, schema in _PYTHON:
-        if isinstance(value, kind):
-            return schema.as_optional()
-    return None
-
-
-_PYTHON: tuple[tuple[type | tuple[type, ...], Schema], ...] = (
-    (bool, BOOLEAN),
-    (int, INT64),
-    (float, FLOAT64),
-    (str, STRING),
-    ((bytes, bytearray, memoryview), BYTES),
-    ((dict, list, tuple), _DOCUMENT),
-)
+    if isinstance(value, dict | list | tuple):
+        return _DOCUMENT.as_optional()
+    found = infer(value)
+    return None if found is None else found.as_optional()
 
 
 def is_document(schema: Schema) -> bool:
@@ -576,7 +566,7 @@ class RowMapper:
     def _delete(self, table: TableName, record: SinkRecord) -> Change:
         if not self.options.delete:
             raise SchemaError(
-                f"{_place(record)} has no value, which would delete a row.",
+                f"The {place_of(record)} has no value, which would delete a row.",
                 hint="Set delete.enabled=true, or drop such records with the transform Filter.",
             )
         keys, key = self._record_key(record)
@@ -599,7 +589,7 @@ class RowMapper:
         names, key = self.options.pk_fields, record.key
         if key is None:
             raise SchemaError(
-                f"{_place(record)} has no key, and pk.mode=record_key takes the row's key from it.",
+                f"The {place_of(record)} has no key, which pk.mode=record_key takes a row's key from.",
                 hint="Set keys where the records are made, or use the transform ValueToKey.",
             )
         if isinstance(key, Mapping):
@@ -607,8 +597,8 @@ class RowMapper:
             return names, _picked(names, key, record, "key")
         if len(names) != 1:
             raise SchemaError(
-                f"{_place(record)} has the single value {key!r:.100} for a key, and pk.fields names"
-                f" {len(names)} columns.",
+                f"The {place_of(record)} has the single value {key!r:.100} for a key, and pk.fields"
+                f" names {len(names)} columns.",
                 hint="Set pk.fields to the one column that takes the key.",
             )
         return names, (key,)
@@ -663,8 +653,8 @@ def _fields(value: Any, record: SinkRecord, part: str) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
     raise SchemaError(
-        f"{_place(record)}: its {part} is {type(value).__name__} {value!r:.100}, and a row needs"
-        " named fields.",
+        f"The {place_of(record)}: its {part} is {type(value).__name__} {value!r:.100}, and a row"
+        " needs named fields.",
         hint="Choose a converter that gives structs or maps, or use the transform HoistField.",
     )
 
@@ -674,19 +664,14 @@ def _picked(names: Iterable[str], values: Mapping[str, Any], record: SinkRecord,
     for name, one in zip(names, found, strict=True):
         if one is None:
             raise SchemaError(
-                f"{_place(record)}: field {name!r} of its {part}, which pk.fields names, is"
+                f"The {place_of(record)}: field {name!r} of its {part}, which pk.fields names, is"
                 " missing or null.",
                 hint=f"The {part} has the fields {', '.join(map(str, values)) or 'none'}.",
             )
         if isinstance(one, dict | list):
             raise SchemaError(
-                f"{_place(record)}: field {name!r} of its {part} is a {type(one).__name__}, which"
-                " cannot be part of a primary key.",
+                f"The {place_of(record)}: field {name!r} of its {part} is a {type(one).__name__},"
+                " which cannot be part of a primary key.",
                 hint="Name another field in pk.fields.",
             )
     return found
-
-
-def _place(record: SinkRecord) -> str:
-    queue = record.queue
-    return f"Record {record.offset} of queue {queue.queue_id} of topic {queue.topic}"

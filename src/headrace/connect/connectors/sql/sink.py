@@ -19,7 +19,7 @@ from headrace.connect import (
     SinkRecord,
     SinkTask,
 )
-from headrace.connect.connectors.offsets import set_by_hand
+from headrace.connect.connectors.offsets import Progress, set_by_hand
 from headrace.connect.connectors.sql.mapping import (
     Change,
     MappingOptions,
@@ -32,6 +32,7 @@ from headrace.connect.connectors.sql.mapping import (
     sink_problems,
     table_name,
 )
+from headrace.connect.connectors.texts import place_of
 from headrace.errors import (
     ConnectionFailedError,
     FencedError,
@@ -247,10 +248,8 @@ class TableCache:
 
     def _may(self, change: Change, *, allowed: bool, what: str, key: str) -> None:
         if not allowed:
-            record = change.record
             raise SchemaError(
-                f"Table {change.table} {what}, which record {record.offset} of queue"
-                f" {record.queue.queue_id} of topic {record.queue.topic} needs.",
+                f"Table {change.table} {what}, which {place_of(change.record)} needs.",
                 hint=f"Make it by hand, or set {key}=true.",
             )
 
@@ -308,10 +307,9 @@ class SqlSinkTask(SinkTask):
         )
         self._offsets = self._offset_table(owner) if config["exactly.once"] else None
         self._changes: list[Change] = []
-        #: Behind the last record of each queue that is in the database.
+        #: Behind the last record of each queue that is in the database, and that was gathered.
         self._done: dict[Queue, int] = {}
-        #: Behind the last record of each queue that was gathered.
-        self._gathered: dict[Queue, int] = {}
+        self._progress = Progress({})
         #: Whether the last transaction failed, or its answer was lost.
         self._in_doubt = False
         if self._offsets is not None:
@@ -330,9 +328,9 @@ class SqlSinkTask(SinkTask):
 
     def open(self, queues: Collection[Queue]) -> None:
         """Take queues over from whatever task had them before."""
-        self._drop(queues)
         if self._offsets is not None and queues:
             self._retried(lambda _: self._claim(queues))
+        self._begin_anew()
 
     def _claim(self, queues: Collection[Queue]) -> None:
         assert self._offsets is not None
@@ -351,24 +349,19 @@ class SqlSinkTask(SinkTask):
 
     def close(self, queues: Collection[Queue]) -> None:
         """Forget queues, and rows that were not flushed: they are read again."""
-        self._drop(queues)
         for queue in queues:
             self._done.pop(queue, None)
+        self._begin_anew()
 
-    def _drop(self, queues: Collection[Queue]) -> None:
-        gone = frozenset(queues)
-        self._changes = [one for one in self._changes if one.record.queue not in gone]
-        for queue in gone:
-            self._gathered.pop(queue, None)
+    def _begin_anew(self) -> None:
+        """Have all records come again that are not in the database."""
+        self._changes = []
+        self._progress = Progress(self._done)
 
     def put(self, records: Sequence[SinkRecord]) -> None:
         """Gather rows; those that are gathered or in the database already are left out."""
-        done, gathered = self._done, self._gathered
-        for record in records:
-            queue = record.queue
-            if record.offset < max(done.get(queue, 0), gathered.get(queue, 0)):
-                continue
-            gathered[queue] = record.offset + 1
+        for record in self._progress.fresh(records):
+            self._progress.take([record])
             try:
                 change = self._mapper.change(record)
             except SchemaError as error:
@@ -388,8 +381,7 @@ class SqlSinkTask(SinkTask):
         if moved or changes:
             self._retried(lambda again: self._write(changes, moved, again=again))
             self._done.update(moved)
-        self._changes = []
-        self._gathered.clear()
+        self._begin_anew()
 
     def stop(self) -> None:
         """Close the connection; rows that were not flushed are not written."""
@@ -509,10 +501,8 @@ def _away(error: Exception) -> ConnectionFailedError:
 
 
 def _refused(change: Change, error: Exception) -> ProcessingError:
-    record = change.record
     wrapped = ProcessingError(
-        f"Table {change.table} refuses record {record.offset} of queue {record.queue.queue_id} of"
-        f" topic {record.queue.topic}: {str(error).strip()}",
+        f"Table {change.table} refuses {place_of(change.record)}: {str(error).strip()}",
         hint="Correct the record's source or the table; with errors.tolerance=all such records go"
         " to the dead-letter topic and the others are written.",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import time
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -18,11 +17,12 @@ from headrace.connect import (
     SourceConnector,
     SourceRecord,
     SourceTask,
-    between,
     declare,
     key,
     one_of,
 )
+from headrace.connect.connectors.sharing import TaskShare, is_pattern
+from headrace.connect.connectors.sql import SOURCE_KEYS, source_problems
 from headrace.connect.connectors.sqlite._tables import NewRowReader, RowSelection, table_names
 from headrace.errors import ConnectorConfigError
 
@@ -41,9 +41,6 @@ DATABASE_KEYS = declare(
 )
 
 
-_SHARE = "task.share"
-
-
 class SqliteSourceTask(SourceTask):
     """Reads its share of the tables, each in turn."""
 
@@ -51,8 +48,7 @@ class SqliteSourceTask(SourceTask):
         """Open the file."""
         self._config = config
         self._connection = _opened(config)
-        number, _, tasks = config.texts.get(_SHARE, "0/1").partition("/")
-        self._number, self._tasks = int(number), int(tasks)
+        self._share = TaskShare.of(config)
         self._interval = config["poll.interval.ms"].total_seconds()
         self._readers: dict[str, NewRowReader] = {}
         #: When each table is worth another look.
@@ -106,8 +102,7 @@ class SqliteSourceTask(SourceTask):
         query = self._config["query"]
         names = [""] if query else table_names(self._connection, self._config["tables"])
         for name in names:
-            mine = zlib.crc32(name.encode()) % self._tasks == self._number
-            if (mine or query) and name not in self._readers:
+            if (query or self._share.has(name)) and name not in self._readers:
                 offset = self.context.offsets.get(_partition(self._config, name))
                 how = _reading(self._config)
                 reader = NewRowReader(self._connection, name or None, query, how, offset)
@@ -149,91 +144,56 @@ class SqliteSourceConnector(SourceConnector):
     version = "1.0"
     task = SqliteSourceTask
     exactly_once = True
-    config: ClassVar[ConfigDeclaration] = DATABASE_KEYS | declare(
-        key(
-            "mode",
-            str,
-            "Which rows are new: those with a higher number (incrementing), those with a later "
-            "time (timestamp), or all, again and again (bulk).",
-            default="incrementing",
-            valid=one_of("incrementing", "timestamp", "bulk"),
-            importance="high",
-        ),
-        key(
-            "tables",
-            list,
-            "Tables and views to read; * and ? stand for other letters, and find tables that come "
-            "later.",
-            default=[],
-            importance="high",
-        ),
-        key("query", str, "A SELECT to read in place of tables."),
-        key(
-            "topic.prefix",
-            str,
-            "What stands before a table's name in its topic; the whole topic of a query.",
-            default="",
-            importance="high",
-        ),
-        key(
-            "incrementing.column.name",
-            str,
-            "The column that rises with each new row; rowid is there in every ordinary table.",
-            default="rowid",
-        ),
-        key(
-            "timestamp.column.name",
-            str,
-            "The column that is set whenever a row changes, and sorts as time does.",
-        ),
-        key(
-            "key.fields",
-            list,
-            "Columns that become the record's key; the primary key where none is named.",
-            default=[],
-        ),
-        key(
-            "schemas",
-            str,
-            "Whether rows have the schema that their columns were declared with, or none.",
-            default="none",
-            valid=one_of("none", "declared"),
-        ),
-        key(
-            "batch.max.rows",
-            int,
-            "Most rows of a poll.",
-            default=2000,
-            valid=between(1, 100_000),
-            importance="low",
-        ),
-        key(
-            "poll.interval.ms",
-            timedelta,
-            "The pause between two looks at a table that had nothing new, and between two loads "
-            "of mode=bulk.",
-            default=timedelta(seconds=1),
-        ),
+    config: ClassVar[ConfigDeclaration] = (
+        DATABASE_KEYS
+        | SOURCE_KEYS
+        | declare(
+            key(
+                "mode",
+                str,
+                "Which rows are new: those with a higher number (incrementing), those with a later "
+                "time (timestamp), or all, again and again (bulk).",
+                default="incrementing",
+                valid=one_of("incrementing", "timestamp", "bulk"),
+                importance="high",
+            ),
+            key(
+                "tables",
+                list,
+                "Tables and views to read; * and ? stand for other letters, and find tables that come "
+                "later.",
+                default=[],
+                importance="high",
+            ),
+            key(
+                "incrementing.column.name",
+                str,
+                "The column that rises with each new row; rowid is there in every ordinary table.",
+                default="rowid",
+            ),
+            key(
+                "timestamp.column.name",
+                str,
+                "The column that is set whenever a row changes, and sorts as time does.",
+            ),
+            key(
+                "schemas",
+                str,
+                "Whether rows have the schema that their columns were declared with, or none.",
+                default="none",
+                valid=one_of("none", "declared"),
+            ),
+        )
     )
 
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
         """Share the tables out by their names."""
         config = self.context.config
-        one = config["query"] or (
-            len(config["tables"]) == 1 and not set("*?[") & set(config["tables"][0])
-        )
-        tasks = 1 if one else max_tasks
-        return [{_SHARE: f"{number}/{tasks}"} for number in range(tasks)]
+        several = any(map(is_pattern, config["tables"])) or len(config["tables"]) > 1
+        return TaskShare.configs(max_tasks if several else 1)
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Name what does not fit together."""
-        if bool(config["tables"]) == bool(config["query"]):
-            yield ConfigProblem("tables", "Name either tables or a query.")
-        if config["query"] and not config["topic.prefix"]:
-            message = "A query's records go to the topic that topic.prefix names: it is missing."
-            yield ConfigProblem("topic.prefix", message)
+        yield from source_problems(config)
         if config["query"] and config["schemas"] == "declared":
             yield ConfigProblem("schemas", "schemas=declared needs tables: a query declares none.")
-        if config["mode"] == "timestamp" and not config["timestamp.column.name"]:
-            message = "mode=timestamp needs timestamp.column.name."
-            yield ConfigProblem("timestamp.column.name", message)

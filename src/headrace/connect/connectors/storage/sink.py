@@ -35,7 +35,7 @@ from headrace.connect import (
     key,
     one_of,
 )
-from headrace.connect.connectors.offsets import Progress, batch_from, set_by_hand
+from headrace.connect.connectors.offsets import Progress, set_by_hand
 from headrace.connect.connectors.storage.formats import (
     WRITERS,
     as_written,
@@ -449,7 +449,7 @@ class StorageSinkTask(SinkTask):
         by_folder: dict[_Folder, list[int]] = defaultdict(list)
         for place, folder in enumerate(self._folders.of_rows(fields, times)):
             if isinstance(folder, SchemaError):
-                [record] = batch_from(rows, place, 1).records()
+                [record] = rows[place : place + 1].records()
                 self.context.report(record, folder)
             else:
                 by_folder[self._folders.path(topic, folder)].append(place)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from headrace.connect import Config, ConfigDeclaration, ConfigProblem, SourceConnector, declare, key
+from headrace.connect.connectors.sharing import TaskShare
 from headrace.connect.connectors.storage.formats import (
     READING_KEYS,
     ReadyFile,
@@ -23,7 +24,7 @@ from headrace.connect.connectors.storage.places import (
     Storage,
     connection_problems,
 )
-from headrace.connect.connectors.storage.task import FilesTask, shares
+from headrace.connect.connectors.storage.task import FilesTask
 
 if TYPE_CHECKING:
     from headrace.connect.records import Position
@@ -100,7 +101,7 @@ class DirectorySourceConnector(SourceConnector):
 
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
         """Share the files out by their names."""
-        return shares(max_tasks)
+        return TaskShare.configs(max_tasks)
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Name what does not fit together."""
@@ -190,7 +191,7 @@ class S3SourceConnector(SourceConnector):
 
     def task_configs(self, max_tasks: int) -> list[Mapping[str, str]]:
         """Share the objects out by their keys."""
-        return shares(max_tasks)
+        return TaskShare.configs(max_tasks)
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Name what does not fit together."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.connect import Config, Schema, SchemaError, SourceBatch, SourceRecord, SourceTask
+from headrace.connect.connectors.sharing import TaskShare
 from headrace.connect.connectors.storage.formats import (
     FileProgress,
     ReadyFile,
@@ -309,7 +310,6 @@ def _packed(table: pa.Table) -> bytes:
     return packed
 
 
-_SHARE = "task.share"
 #: Files that are gone are looked for so often, s: where thousands were read, that takes a moment.
 _GONE_LOOK = 60.0
 _NOTHING = pa.array([], pa.string())
@@ -318,15 +318,6 @@ _NO_LEDGER = (
     " record, which has room for some 100,000: let the task write there, or name another place by"
     " ledger.directory or ledger.prefix: %s"
 )
-
-
-def shares(tasks: int) -> list[Mapping[str, str]]:
-    """Share files out by their names: the configs of so many tasks.
-
-    >>> shares(2)
-    [{'task.share': '0/2'}, {'task.share': '1/2'}]
-    """
-    return [{_SHARE: f"{number}/{tasks}"} for number in range(tasks)]
 
 
 class FilesTask(SourceTask):
@@ -355,9 +346,7 @@ class FilesTask(SourceTask):
         """Begin to look for files."""
         self._config = config
         self._files, self._written, self._done = self.places(config)
-        share = config.texts.get(_SHARE, "0/1")
-        number, _, tasks = share.partition("/")
-        self._number, self._tasks = int(number), int(tasks)
+        self._share = TaskShare.of(config)
         self._reading = reading_of(config)
         self._standings: dict[str, FileProgress] = {}
         self._waiting: dict[str, ReadyFile] = {}
@@ -368,10 +357,10 @@ class FilesTask(SourceTask):
         self._notes: deque[tuple[Position, Position | None]] = deque()
         self._ledger = FileLedger(
             self._written,
-            share,
+            str(self._share),
             self.context.generation,
             self.context.offsets,
-            self._is_mine,
+            self._share.has,
         )
         #: How many files are done, at most, whose positions are in the commit record.
         self._kept = len(self._recorded())
@@ -424,7 +413,7 @@ class FilesTask(SourceTask):
         found = {}
         for partition, offset in self.context.offsets.all():
             name = self.name_of(partition)
-            if name is not None and self._is_mine(name):
+            if name is not None and self._share.has(name):
                 found[name] = FileProgress.of(offset)
         return found
 
@@ -463,7 +452,7 @@ class FilesTask(SourceTask):
         self.commit()
         there = list(self.look())
         self._look_for_gone({found.name for found in there})
-        mine = [found for found in there if self._is_mine(found.name)]
+        mine = [found for found in there if self._share.has(found.name)]
         return self._read_all(mine, self._ledger.are_done(mine), self._recorded())
 
     def _read_all(
@@ -560,9 +549,6 @@ class FilesTask(SourceTask):
                 self._ledger.forget(name)
             if name not in self._waiting:
                 self._forget(name)
-
-    def _is_mine(self, name: str) -> bool:
-        return zlib.crc32(name.encode()) % self._tasks == self._number
 
     def _wait(self, found: ReadyFile) -> None:
         if self._config["when.done"] != "keep":
