@@ -110,6 +110,10 @@ def test_settings_that_belong_together_are_given_as_one_text_or_several() -> Non
         SettingsError, match=r"no setting 'max_frames'.\n.*did you mean 'max_frame'"
     ):
         BrokerSettings(limits=["max_frames=1"])  # type: ignore[arg-type]
+    with pytest.raises(
+        SettingsError, match=r"^The setting threads is '0'.*\n.*host is 7: give text"
+    ):
+        BrokerSettings(compaction=["threads=0"], host=7)  # type: ignore[arg-type]
 
 
 def test_parts_have_variables_of_their_own() -> None:

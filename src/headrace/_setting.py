@@ -248,6 +248,10 @@ def validate(settings: DataclassInstance) -> None:
         name, value = field.name, getattr(settings, field.name)
         try:
             object.__setattr__(settings, name, _checked(field, hints[name], value))
+        except SettingsError as error:
+            # Of settings in it, which name themselves.
+            lines.append(error.message)
+            hints_of_wrong.append(error.hint or "")
         except (TypeError, ValueError) as error:
             shown = format_duration(value) if isinstance(value, timedelta) else repr(value)
             if field.metadata["secret"]:

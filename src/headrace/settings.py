@@ -336,7 +336,7 @@ def settings_page() -> str:
         "",
         "Made from the code by `python -m headrace.settings`; a test holds it against the code.",
         "",
-        "Each is a field in Python, and an option on the command line, with dashes for underscores.",
+        "Each is a field, and an option with dashes for underscores, or what the table says.",
         "An option wins over the environment variable, and the variable over the default.",
         f"A duration is a number and a unit: {examples}.",
         "Bytes are a number, or one with a unit: `4096`, `500 MB`, `64 MiB`.",
@@ -353,7 +353,7 @@ def _table(kind: type[DeclaredSettings]) -> list[str]:
     of_others = {field.name for field in settings_of(ConnectionSettings)}
     rows = [
         [
-            f"`{field.name}`",
+            f"`{field.name}`" + (f", `{option}`" if (option := field.metadata["option"]) else ""),
             f"`{variable_of(kind, field)}`",
             describe_kind(kind, field),
             describe_default(field),
