@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
+from headrace._setting import DeclaredSettings, options_of, settings_of
+from headrace.broker import BrokerSettings, Limits
+from headrace.client import ClientSettings
+from headrace.connect.worker import WorkerSettings
 from headrace.errors import SettingsError
 from headrace.settings import JobSettings, settings_page
+from headrace.store.compaction import CompactionSettings
 
 
 def test_page_in_docs_matches_the_code() -> None:
@@ -92,3 +97,65 @@ def test_start_is_a_word_or_a_time_with_a_zone() -> None:
         JobSettings(start=moment.replace(tzinfo=None))
     with pytest.raises(SettingsError, match="'newest': input should be 'first' or 'latest'; or"):
         JobSettings(start="newest")  # type: ignore[arg-type]
+
+
+def test_settings_that_belong_together_are_given_as_one_text_or_several() -> None:
+    settings = BrokerSettings.from_env(
+        {"HEADRACE_BROKER_LIMITS": "max_frame=1 MiB,idle_timeout=1.5"},
+        compaction=["max_lag=none", "threads=2"],
+    )
+    assert settings.limits == Limits(max_frame=1 << 20, idle_timeout=timedelta(seconds=1.5))
+    assert settings.compaction == CompactionSettings(threads=2)
+    with pytest.raises(
+        SettingsError, match=r"no setting 'max_frames'.\n.*did you mean 'max_frame'"
+    ):
+        BrokerSettings(limits=["max_frames=1"])  # type: ignore[arg-type]
+    with pytest.raises(
+        SettingsError, match=r"^The setting threads is '0'.*\n.*host is 7: give text"
+    ):
+        BrokerSettings(compaction=["threads=0"], host=7)  # type: ignore[arg-type]
+
+
+def test_parts_have_variables_of_their_own() -> None:
+    environ = {
+        "HEADRACE_ACL": "rules.yml",
+        "HEADRACE_BROKER_NAME": "b",
+        "HEADRACE_CONNECT_CALL_TIMEOUT": "5 s",
+        "HEADRACE_CONNECT_TIMEOUT": "7 s",
+        "HEADRACE_TLS": "true",
+    }
+    broker = BrokerSettings.from_env(environ)
+    assert (broker.acl, broker.broker_name, broker.tls) == (Path("rules.yml"), "b", False)
+    assert WorkerSettings.from_env(environ).call_timeout == timedelta(seconds=5)
+    assert JobSettings.from_env(environ).connect_timeout == timedelta(seconds=7)
+    with pytest.raises(SettingsError, match="did you mean 'HEADRACE_BROKER_RETENTION'"):
+        BrokerSettings.from_env({"HEADRACE_BROKER_RETENTIONS": "1 d"})
+
+
+def test_a_text_may_hold_several_values() -> None:
+    settings = JobSettings(py_files=["a.py,b.py", Path("c,d.py")])  # type: ignore[arg-type]
+    assert settings.py_files == (Path("a.py"), Path("b.py"), Path("c,d.py"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (BrokerSettings, {"replica_timeout": timedelta(seconds=-1)}),
+        (BrokerSettings, {"disk_watermark": 1.5}),
+        (ClientSettings, {"retry_backoff": timedelta(0)}),
+        (ClientSettings, {"batch_size": 0}),
+        (WorkerSettings, {"port": 70_000}),
+    ],
+)
+def test_every_kind_of_settings_names_what_cannot_work(
+    kind: type[DeclaredSettings], wrong: dict[str, Any]
+) -> None:
+    [name] = wrong
+    with pytest.raises(SettingsError, match=rf"{name} is .*: input should be .*\n.*Default: "):
+        kind(**wrong)
+
+
+@pytest.mark.parametrize("kind", [JobSettings, BrokerSettings, WorkerSettings])
+def test_options_do_not_meet(kind: type[DeclaredSettings]) -> None:
+    flags = [option.flag for option in options_of(kind)]
+    assert len(set(flags)) == len(flags) == len(settings_of(kind))

@@ -1,8 +1,10 @@
-"""How people write durations: one grammar for jobs, Connect, the broker and the command line.
+"""How people write durations and sizes: one grammar for jobs, Connect, broker and command line.
 
 A duration is a number and a unit, ``500 ms``, ``90s``, ``5 min``; or several, the longest unit
 first, ``1h30m``; or what ISO 8601 has for it, ``PT5M``.  Units are ms, s, m (or min), h and d, or
 their names in full.  Programs give a ``timedelta``.
+
+A size is a number of bytes, or a number and a unit, ``64 KiB``, ``10 MB``, ``1.5 GiB``.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ _SPANS = {
     }.items()
     for name in names
 }
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_POWERS = "kmgt"
 _PIECE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
 _ISO = re.compile(r"p([0-9.]+d)?(?:t([0-9.]+h)?([0-9.]+m)?([0-9.]+s)?)?")
 
@@ -99,3 +103,33 @@ def format_duration(duration: timedelta) -> str:
         if duration % _SPANS[unit] == timedelta(0) and (duration or unit == "s"):
             return f"{duration // _SPANS[unit]} {unit}"
     return f"{duration / _SPANS['ms']:.15g} ms"
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes.
+
+    Raises
+    ------
+    ValueError
+        When the text is none; the message says what one looks like.
+
+    Examples
+    --------
+    >>> parse_size("1.5 KiB"), parse_size("2MB"), parse_size("7")
+    (1536, 2000000, 7)
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None or (match[3] and not match[2]):
+        raise ValueError("a size is bytes, or a number with a unit: 512 KB, 64 KiB, 10 MB, 1 GiB")
+    step = 1024 if match[3] else 1000
+    return int(float(match[1]) * step ** (_POWERS.find(match[2].lower()) + 1 if match[2] else 0))
+
+
+def format_size(size: int) -> str:
+    """Write a number of bytes in the largest unit of which it is a whole number.
+
+    >>> [format_size(size) for size in (0, 1000, 1 << 10, 5 << 30)]
+    ['0', '1,000', '1 KiB', '5 GiB']
+    """
+    power = next((power for power in (4, 3, 2, 1) if size and size % 1024**power == 0), 0)
+    return f"{size // 1024**power:,}{f' {_POWERS[power - 1].upper()}iB' if power else ''}"

@@ -1,19 +1,28 @@
-"""The settings of a job: each with its type, unit, default and meaning, in this one place.
+"""The settings of a job and its connections: each with type, unit, default, meaning and check.
 
-``python -m headrace.settings`` prints the page ``docs/reference/settings.md``.
+``python -m headrace.settings`` prints the page ``docs/reference/settings.md``, which has all others
+too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import pkgutil
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, ClassVar, Literal
 
-from headrace._setting import PREFIX, describe_default, environment_values, setting, validate
+from headrace._setting import (
+    DeclaredSettings,
+    describe_default,
+    describe_kind,
+    setting,
+    settings_of,
+    variable_of,
+)
 from headrace.durations import EXAMPLES
 from headrace.errors import SettingsError
 
@@ -30,17 +39,6 @@ OnExpiredOffset = Literal["fail", "earliest"]
 """What a job does when the broker no longer holds what it must read next."""
 
 _DEFAULT_PARTITIONS = 8
-_OF_CLIENTS = (
-    "connect_timeout",
-    "request_timeout",
-    "retry_timeout",
-    "access_key",
-    "secret_key",
-    "security_token",
-    "tls",
-    "tls_verify",
-    "tls_ca",
-)
 
 
 def usable_cores() -> int:
@@ -49,7 +47,69 @@ def usable_cores() -> int:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettings:
+class ConnectionSettings(DeclaredSettings):
+    """How a cluster is reached: the same for a job and for a client."""
+
+    PANELS: ClassVar[Mapping[str, str]] = {"connect_timeout": "Connection"}
+
+    connect_timeout: timedelta = setting(
+        timedelta(seconds=5),
+        doc="How long an address that has never answered is tried before it counts as wrong.",
+        minimum=timedelta(milliseconds=1),
+    )
+    request_timeout: timedelta = setting(
+        timedelta(seconds=10),
+        doc="Longest wait for a broker's answer.",
+        minimum=timedelta(milliseconds=1),
+    )
+    retry_timeout: timedelta = setting(
+        timedelta(seconds=60),
+        doc="How long a request is tried again while a broker that has answered is away.",
+    )
+    access_key: str | None = setting(
+        None,
+        doc="Name of the account that signs requests, where the cluster has access control.",
+    )
+    secret_key: str | None = setting(
+        None,
+        doc="Secret of that account; better given as a variable, as others see options.",
+        secret=True,
+    )
+    security_token: str | None = setting(
+        None,
+        doc="Token that a temporary account needs besides.",
+        secret=True,
+    )
+    tls: bool = setting(
+        default=False,
+        doc="Whether connections to the cluster use TLS.",
+    )
+    tls_verify: bool = setting(
+        default=True,
+        doc="Whether the cluster's certificates must be trusted and hold the brokers' names.",
+    )
+    tls_ca: Path | None = setting(
+        None,
+        doc="File of the certificates that are trusted, in PEM format; the driver of a "
+        "job reads it at its start, and workers need none.",
+        shown="those of the system",
+    )
+
+    def __post_init__(self) -> None:
+        DeclaredSettings.__post_init__(self)
+        if (self.access_key is None) != (self.secret_key is None):
+            lacking = "secret_key" if self.secret_key is None else "access_key"
+            message = f"The setting {lacking} is missing: requests are signed with both keys."
+            raise SettingsError(message, hint="Give access_key and secret_key, or neither.")
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The settings of the connection alone, by name."""
+        return {field.name: getattr(self, field.name) for field in settings_of(ConnectionSettings)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings(ConnectionSettings):
     """How a job runs, as opposed to what it computes.
 
     Every field may also be given as text, as environment variables and files do; durations are
@@ -70,6 +130,8 @@ class JobSettings:
     headrace.errors.SettingsError: The setting partitions is 0: ...
     """
 
+    PANELS: ClassVar[Mapping[str, str]] = {"connect_timeout": "Connection", "namesrv": "Settings"}
+
     namesrv: str | None = setting(
         None,
         doc="Address of the name server; without one the job uses the embedded broker of data_dir.",
@@ -80,13 +142,11 @@ class JobSettings:
     data_dir: Path = setting(
         Path(".headrace"),
         doc="Folder of the embedded broker's data and of the job's local state.",
-        unit="path",
     )
     state_dir: Path | None = setting(
         None,
         doc="Folder of the local copies of the state, on the machines of the workers; they are "
         "rebuilt when they are lost.",
-        unit="path",
         shown="state, in data_dir",
     )
     partitions: int = setting(
@@ -104,7 +164,6 @@ class JobSettings:
         None,
         doc="On RocketMQ: whether sources give what other jobs write once it is committed and each "
         "message once, or all that lies in their topics. An embedded broker shows nothing else.",
-        unit="`read_committed` or `read_uncommitted`",
         shown="read_committed where the guarantee is exactly_once",
     )
     max_records_per_batch: int = setting(
@@ -124,13 +183,10 @@ class JobSettings:
     batch_interval: timedelta = setting(
         timedelta(0),
         doc="Least time from the start of one batch to the start of the next.",
-        unit="duration",
-        minimum=timedelta(0),
     )
     batch_timeout: timedelta = setting(
         timedelta(minutes=2),
         doc="How long a batch may run before it is ended, rolled back and tried again.",
-        unit="duration",
         minimum=timedelta(milliseconds=100),
     )
     rollback_retries: int = setting(
@@ -138,13 +194,11 @@ class JobSettings:
         doc="How often the job goes back to its last commit and tries again, without a commit in "
         "between, before it stops.",
         unit="tries",
-        minimum=0,
     )
     driver_timeout: timedelta = setting(
         timedelta(seconds=60),
         doc="How long a driver may give no sign of life before `headrace run` kills it and starts "
         "another one.",
-        unit="duration",
         minimum=timedelta(seconds=5),
     )
     poison: str = setting(
@@ -164,8 +218,6 @@ class JobSettings:
         timedelta(days=1),
         doc="How far ahead of its store time a record may be and still move event time; a source "
         "may say otherwise.",
-        unit="duration",
-        minimum=timedelta(0),
     )
     on_expired_offset: OnExpiredOffset = setting(
         "fail",
@@ -175,8 +227,6 @@ class JobSettings:
     allow_state_loss: bool = setting(
         default=False,
         doc="Whether a start drops the state of operators that are gone or have changed.",
-        unit="true or false",
-        shown="false",
     )
     master: str = setting(
         make=lambda: f"local[{usable_cores()},4]",
@@ -195,61 +245,19 @@ class JobSettings:
     worker_timeout: timedelta = setting(
         timedelta(seconds=20),
         doc="How long a machine of Spark's cluster may be silent before its tasks run elsewhere.",
-        unit="duration",
         minimum=timedelta(seconds=2),
     )
     archive: Path | None = setting(
         None,
         doc="Archive that `headrace pack` has made, with a Python for the workers of a cluster: "
         "their machines need nothing but Java and Spark.",
-        unit="path",
-        shown="none",
     )
     py_files: tuple[Path, ...] = setting(
         (),
         doc="Modules, zip files and wheels that workers import besides.",
         unit="path,...",
-        shown="none",
-    )
-    connect_timeout: timedelta = setting(
-        timedelta(seconds=5),
-        doc="How long an address that has never answered is tried before it counts as wrong.",
-        unit="duration",
-        minimum=timedelta(milliseconds=1),
-    )
-    request_timeout: timedelta = setting(
-        timedelta(seconds=10),
-        doc="Longest wait for a broker's answer.",
-        unit="duration",
-        minimum=timedelta(milliseconds=1),
-    )
-    retry_timeout: timedelta = setting(
-        timedelta(seconds=60),
-        doc="How long a request is tried again while a broker that has answered is away.",
-        unit="duration",
-        minimum=timedelta(0),
     )
 
-    access_key: str | None = setting(
-        None,
-        doc="Name of the account that signs requests, where the cluster has access control.",
-        unit="text",
-        shown="none",
-    )
-    secret_key: str | None = setting(
-        None,
-        doc="Secret of that account; better given as a variable, as others see options.",
-        unit="text",
-        shown="none",
-        secret=True,
-    )
-    security_token: str | None = setting(
-        None,
-        doc="Token that a temporary account needs besides.",
-        unit="text",
-        shown="none",
-        secret=True,
-    )
     pickle_secret: str | None = setting(
         None,
         doc="Key of the signatures under the job's pickles, where it has any: the same one on every "
@@ -259,77 +267,20 @@ class JobSettings:
         pattern=r"^\S{16,}$",
         secret=True,
     )
-    tls: bool = setting(
-        default=False,
-        doc="Whether connections to the cluster use TLS.",
-        unit="true or false",
-        shown="false",
-    )
-    tls_verify: bool = setting(
-        default=True,
-        doc="Whether the cluster's certificates must be trusted and hold the brokers' names.",
-        unit="true or false",
-        shown="true",
-    )
-    tls_ca: Path | None = setting(
-        None,
-        doc="File of the certificates that are trusted, in PEM format; the driver reads it when the "
-        "job starts, and workers need none.",
-        unit="path",
-        shown="those of the system",
-    )
 
     lease_expiry: timedelta = setting(
         timedelta(seconds=60),
         doc="On RocketMQ: how long brokers keep a lock without a word; a driver publishes only while"
         " it holds one, and its successor may have to wait so long. Theirs is the property"
         " rocketmq.broker.rebalance.lockMaxLiveTime.",
-        unit="duration",
-        shown="60 s",
         minimum=timedelta(seconds=1),
     )
 
     def __post_init__(self) -> None:
-        validate(self)
+        ConnectionSettings.__post_init__(self)
         if isinstance(self.start, datetime) and self.start.tzinfo is None:
             message = f"The setting start is {self.start}, a time without a zone."
             raise SettingsError(message, hint="Write for example 2026-05-01T12:00:00+00:00.")
-        if (self.access_key is None) != (self.secret_key is None):
-            lacking = "secret_key" if self.secret_key is None else "access_key"
-            message = f"The setting {lacking} is missing: requests are signed with both keys."
-            raise SettingsError(message, hint="Give access_key and secret_key, or neither.")
-
-    @property
-    def connection(self) -> dict[str, Any]:
-        """What the settings of a client have in common with a job's, by name."""
-        return {name: getattr(self, name) for name in _OF_CLIENTS}
-
-    @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **given: Any) -> JobSettings:
-        """Take settings from ``HEADRACE_*`` variables; those in ``given`` win.
-
-        Parameters
-        ----------
-        environ
-            The variables; the process's own environment by default.
-        given
-            Settings by name.  ``None`` means not given.
-
-        Raises
-        ------
-        SettingsError
-            When a value cannot work, or a variable looks like a misspelt setting.
-
-        Examples
-        --------
-        >>> JobSettings.from_env({"HEADRACE_PARTITIONS": "3"}, start="latest").partitions
-        3
-        """
-        values: dict[str, Any] = dict(
-            environment_values(cls, os.environ if environ is None else environ)
-        )
-        values.update({name: value for name, value in given.items() if value is not None})
-        return cls(**values)
 
     @property
     def local_state(self) -> Path:
@@ -337,36 +288,86 @@ class JobSettings:
         return self.data_dir / "state" if self.state_dir is None else self.state_dir
 
 
+#: Each kind of settings: its heading, where it stands (above this module), and how it is given.
+_SECTIONS = (
+    (
+        "Jobs",
+        "headrace.settings:JobSettings",
+        "Fields of `JobSettings`, options of `headrace run`; those of the connection are, too.",
+    ),
+    (
+        "Connections",
+        "headrace.settings:ConnectionSettings",
+        "Fields of `JobSettings` and `ClientSettings`, options of all commands that connect.",
+    ),
+    (
+        "Clients",
+        "headrace.client:ClientSettings",
+        "Fields of `ClientSettings`, beside those of the connection.",
+    ),
+    (
+        "Broker",
+        "headrace.broker:BrokerSettings",
+        "Fields of `BrokerSettings`, options of `headrace broker`.",
+    ),
+    (
+        "Limits of a broker",
+        "headrace.broker:Limits",
+        "Fields of `Limits`; `headrace broker --limit NAME=VALUE`, as often as needed.",
+    ),
+    (
+        "Compaction",
+        "headrace.store.compaction:CompactionSettings",
+        "Fields of `CompactionSettings`; `headrace broker --compaction NAME=VALUE`, like limits.",
+    ),
+    (
+        "Connect's workers",
+        "headrace.connect.worker:WorkerSettings",
+        "Fields of `WorkerSettings`, options of `headrace connect worker`.",
+    ),
+)
+
+
 def settings_page() -> str:
     """Write the page ``docs/reference/settings.md``."""
-    lines = [
-        "# Settings of a job",
-        "",
-        "Made from `src/headrace/settings.py` by `python -m headrace.settings`.",
-        "A test holds it against the code.",
-        "",
-        "In Python each is a field of `JobSettings`.",
-        "On the command line it is an option of `headrace run`, with dashes for underscores.",
-        "An option wins over the environment variable, and the variable over the default.",
-        "",
-        "| setting | environment variable | type or unit | default | meaning |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for field in dataclasses.fields(JobSettings):
-        unit = field.metadata["unit"] or _choices(field)
-        lines.append(
-            f"| `{field.name}` | `{PREFIX}{field.name.upper()}` | {unit} "
-            f"| {describe_default(field)} | {field.metadata['doc']} |"
-        )
     examples = ", ".join(f"`{one}`" for one in EXAMPLES)
-    lines += ["", f"A duration is a number and a unit: {examples}.", ""]
+    lines = [
+        "# Settings",
+        "",
+        "Made from the code by `python -m headrace.settings`; a test holds it against the code.",
+        "",
+        "Each is a field, and an option with dashes for underscores, or what the table says.",
+        "An option wins over the environment variable, and the variable over the default.",
+        f"A duration is a number and a unit: {examples}.",
+        "Bytes are a number, or one with a unit: `4096`, `500 MB`, `64 MiB`.",
+        "What takes several has them with commas between; an option may also be given again.",
+        "",
+    ]
+    for heading, kind, given in _SECTIONS:
+        lines += [f"## {heading}", "", given, "", *_table(pkgutil.resolve_name(kind)), ""]
     return "\n".join(lines)
 
 
-def _choices(field: dataclasses.Field[Any]) -> str:
-    choices = get_args(get_type_hints(JobSettings)[field.name])
-    return " or ".join(f"`{choice}`" for choice in choices)
+def _table(kind: type[DeclaredSettings]) -> list[str]:
+    columns = ["setting", "environment variable", "type or unit", "default", "meaning"]
+    of_others = {field.name for field in settings_of(ConnectionSettings)}
+    rows = [
+        [
+            f"`{field.name}`" + (f", `{option}`" if (option := field.metadata["option"]) else ""),
+            f"`{variable_of(kind, field)}`",
+            describe_kind(kind, field),
+            describe_default(field),
+            field.metadata["doc"],
+        ]
+        for field in settings_of(kind)
+        if kind is ConnectionSettings or field.name not in of_others
+    ]
+    table = [columns, ["---"] * len(columns), *rows]
+    if not kind.VARIABLES:
+        table = [[row[0], *row[2:]] for row in table]
+    return [f"| {' | '.join(row)} |" for row in table]
 
 
 if __name__ == "__main__":
-    sys.stdout.write(settings_page())
+    # The module of that name, whose classes the other settings derive from.
+    sys.stdout.write(pkgutil.resolve_name("headrace.settings:settings_page")())

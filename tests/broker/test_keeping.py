@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.broker.topics import parse_compaction, parse_retention, parse_size
 from headrace.errors import OffsetExpiredError, SettingsError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.messages import Message, decode_messages
@@ -253,17 +252,17 @@ def test_a_job_whose_offset_has_expired_stops_or_goes_on_at_the_earliest(
     [
         (["dirty_rati=1"], "did you mean 'dirty_ratio'"),
         (["dirty_ratio=much"], "dirty_ratio"),
-        (["dirty_ratio=2"], "dirty_ratio is 2.0"),
+        (["dirty_ratio=2"], "dirty_ratio is '2': input should be less than or equal to 1"),
         (["max_lag=soon"], "max_lag"),
     ],
 )
 def test_wrong_settings_of_compaction_are_named(texts: list[str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        parse_compaction(texts)
+        CompactionSettings.parse(texts)
 
 
 def test_settings_of_compaction_are_read() -> None:
-    given = parse_compaction(
+    given = CompactionSettings.parse(
         ["threads=2", "max_lag=none", "bytes_per_second=10MB", "digest=md5", "min_lag=0"]
     )
     assert given == CompactionSettings(threads=2, bytes_per_second=10_000_000, digest="md5")
@@ -271,7 +270,11 @@ def test_settings_of_compaction_are_read() -> None:
 
 @pytest.mark.parametrize("text", ["", "10 parsecs", "-1"])
 def test_wrong_sizes_and_durations_are_refused(text: str) -> None:
-    with pytest.raises(SettingsError):
-        parse_size(text)
-    with pytest.raises(SettingsError):
-        parse_retention(text)
+    with pytest.raises(SettingsError, match=r"retention_size is .*a size is bytes"):
+        BrokerSettings(retention_size=text)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=r"retention is .*a duration is a number"):
+        BrokerSettings(retention=text)  # type: ignore[arg-type]
+
+
+def test_messages_are_kept_for_ever() -> None:
+    assert BrokerSettings(retention="forever").retention is None  # type: ignore[arg-type]

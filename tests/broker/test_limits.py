@@ -560,20 +560,15 @@ def test_limits_are_read_from_text() -> None:
     ("text", "says"),
     [
         ("max_frames=1", "did you mean 'max_frame'?"),
-        ("max_frame=ten", "in bytes"),
-        ("max_frame=0", "must be positive"),
-        ("idle_timeout=-1", "must be positive"),
+        ("max_frame=ten", "a size is bytes"),
+        ("max_frame=0", "max_frame is '0': input should be greater than or equal to 1"),
+        ("idle_timeout=-1", "idle_timeout is '-1'"),
     ],
 )
 def test_limit_that_cannot_be_is_refused(text: str, says: str) -> None:
     with pytest.raises(SettingsError, match=r".") as refused:
         Limits.parse([text])
     assert says in str(refused.value)
-
-
-def test_page_in_docs_has_the_limits_of_the_code() -> None:
-    page = Path(__file__).parents[2] / "docs" / "guides" / "operate" / "security.md"
-    assert Limits.table() in page.read_text()
 
 
 def test_connections_leave_the_store_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_secrets_reach_a_driver_and_are_not_on_its_command_line(
         "secret_key": "hush-1",
         "security_token": "hush-2",
         "pickle_secret": "hush-" * 4,
-        "spark_config": {"spark.a.password": "hush,3", "spark.b": "4"},
+        "spark_config": ["spark.a.password=hush,3", "spark.b=4"],
     }
     # What a driver starts does not get them.
     assert not set(started["environment"]) & set(os.environ)

@@ -119,7 +119,7 @@ def test_the_segment_that_is_written_to_stays_however_old(tmp_path: Path, clock:
 
 
 def test_by_size_the_oldest_segments_go(tmp_path: Path, clock: Clock) -> None:
-    how = settings(segment_size=1000, retention=None, retention_bytes=3000)
+    how = settings(segment_size=1000, retention=None, retention_size=3000)
     with opened(tmp_path, clock, how) as store:
         fill(store, 40)
         store.expire()
@@ -252,7 +252,7 @@ def test_after_retention_the_log_alone_tells_where_all_queues_go_on(
 def test_a_log_that_begins_inside_a_unit_is_replayed_from_there(
     tmp_path: Path, clock: Clock
 ) -> None:
-    how = settings(segment_size=1000, index_file_units=4, retention=None, retention_bytes=6000)
+    how = settings(segment_size=1000, index_file_units=4, retention=None, retention_size=6000)
     with opened(tmp_path, clock, how) as store:
         fill(store, 3)
         unit(store, 1)
@@ -419,7 +419,7 @@ def test_store_times_do_not_fall_when_the_clock_does(tmp_path: Path, clock: Cloc
     "change",
     [
         {"retention": timedelta(0)},
-        {"retention_bytes": -1},
+        {"retention_size": -1},
         {"disk_watermark": 0.0},
         {"disk_watermark": 1.1},
         {"maintenance_interval": timedelta(0)},

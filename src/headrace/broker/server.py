@@ -9,11 +9,12 @@ import itertools
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from headrace._setting import settings_of
 from headrace.broker.access import Guard
 from headrace.broker.core import Core, Handler
 from headrace.broker.handlers import HANDLERS
@@ -29,6 +30,7 @@ from headrace.private import is_loopback
 from headrace.protocol.codes import ResponseCode
 from headrace.protocol.frames import Command
 from headrace.store import MessageStore, StoreSettings, StoreStatistics
+from headrace.store.settings import KeepingSettings
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
@@ -292,20 +294,8 @@ class BrokerServer:
             raise SettingsError(message, hint=hint) from error
 
     def _store_settings(self) -> StoreSettings:
-        settings = self._settings
-        given = StoreSettings(
-            segment_size=settings.segment_size,
-            flush=settings.flush,
-            flush_interval=settings.flush_interval,
-            max_message_size=settings.max_message_size,
-            retention=settings.retention,
-            retention_bytes=settings.retention_size,
-            disk_watermark=settings.disk_watermark,
-            compaction=settings.compaction,
-        )
-        if settings.min_free_space is None:
-            return given
-        return replace(given, min_free_space=settings.min_free_space)
+        names = [field.name for field in settings_of(KeepingSettings)]
+        return StoreSettings(**{name: getattr(self._settings, name) for name in names})
 
     def _arrived(self, queues: Collection[Queue]) -> None:
         # Caller: the store's writer, maybe before the core exists.

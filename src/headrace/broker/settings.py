@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from headrace._setting import named_values
+from headrace._setting import DeclaredSettings, setting
 from headrace.broker.replication.remote import PeerSecurity
-from headrace.errors import SettingsError
-from headrace.store.compaction import CompactionSettings
+from headrace.store.settings import KeepingSettings
 
 _KIB = 1024
 _MIB = 1024 * 1024
+_SOON = timedelta(milliseconds=1)
 
 
 def _limit(default: int | timedelta, unit: str, doc: str) -> Any:
-    return dataclasses.field(default=default, metadata={"unit": unit, "doc": doc})
+    least = _SOON if isinstance(default, timedelta) else 1
+    return setting(default, doc=doc, unit=unit, minimum=least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(DeclaredSettings):
     """Bounds that hold whatever clients do.
 
-    Each is an option too: ``--limit max_connections=500``; durations are given in seconds there.
+    Each is an option too: ``--limit max_connections=500``; a duration without a unit is in seconds.
 
     Raises
     ------
@@ -38,6 +38,8 @@ class Limits:
     >>> Limits(max_connections=500).max_connections
     500
     """
+
+    VARIABLES = ""
 
     max_frame: int = _limit(16 * _MIB, "bytes", "Largest frame.")
     max_header: int = _limit(256 * _KIB, "bytes", "Largest header of a frame.")
@@ -103,58 +105,10 @@ class Limits:
     )
     max_locks: int = _limit(200_000, "queues", "Most queues that are locked.")
 
-    def __post_init__(self) -> None:
-        for each in dataclasses.fields(self):
-            value = getattr(self, each.name)
-            if value <= type(value)():
-                message = f"the limit {each.name} is {value}: it must be positive"
-                raise SettingsError(message, hint=each.metadata["doc"])
-
     @property
     def shortest_timeout(self) -> timedelta:
         """The shortest of the time limits."""
         return min(self.greeting_timeout, self.frame_timeout, self.idle_timeout, self.stall_timeout)
-
-    @classmethod
-    def parse(cls, texts: Iterable[str]) -> Limits:
-        """Read limits given as ``name=value``.
-
-        Raises
-        ------
-        SettingsError
-            When one has no such name or no such value.
-
-        Examples
-        --------
-        >>> Limits.parse(["idle_timeout=30"]).idle_timeout
-        datetime.timedelta(seconds=30)
-        """
-        fields = {each.name: each for each in dataclasses.fields(cls)}
-        given: dict[str, Any] = {}
-        for name, value in named_values(texts, fields, "there is no limit {}"):
-            limit = fields[name]
-            try:
-                number = float(value)
-            except ValueError:
-                message = f"the limit {name} is {value!r}, which is no number"
-                hint = f"Write {name}=NUMBER, in {limit.metadata['unit']}."
-                raise SettingsError(message, hint=hint) from None
-            duration = isinstance(limit.default, timedelta)
-            given[name] = timedelta(seconds=number) if duration else int(number)
-        return cls(**given)
-
-    @classmethod
-    def table(cls) -> str:
-        """Write the table of all limits, as docs/guides/operate/security.md has it."""
-        lines = ["| limit | default | unit | meaning |", "| --- | --- | --- | --- |"]
-        for each in dataclasses.fields(cls):
-            default = each.default
-            shown = (
-                f"{default.total_seconds():g}" if isinstance(default, timedelta) else f"{default:,}"
-            )
-            meta = each.metadata
-            lines.append(f"| `{each.name}` | {shown} | {meta['unit']} | {meta['doc']} |")
-        return "\n".join(lines)
 
 
 TlsMode = Literal["disabled", "permissive", "enforcing"]
@@ -162,95 +116,158 @@ TlsMode = Literal["disabled", "permissive", "enforcing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
-    """How an embedded broker behaves."""
+class BrokerSettings(KeepingSettings):
+    """How an embedded broker behaves.
 
-    #: Name of the broker, in routes and queue names; unique in its cluster.
-    broker_name: str = "broker-a"
-    #: Name of the cluster that it belongs to.
-    cluster: str = "DefaultCluster"
-    #: Name servers (``host:port``) to register with, beside the one that this broker is.
-    name_servers: tuple[str, ...] = ()
-    #: A broker registers with them so often, and with every change of its topics.
-    register_interval: timedelta = timedelta(seconds=30)
-    #: A broker that registered here and says nothing for so long is gone.
-    broker_expiry: timedelta = timedelta(seconds=120)
-    #: Address to listen on.
-    host: str = "127.0.0.1"
-    #: Address that clients are told to use; None: the address that the broker listens on.
-    advertised_host: str | None = None
-    #: "sync": an answer means on disk; "async": on disk within ``flush_interval``.
-    flush: Literal["sync", "async"] = "sync"
-    #: Longest time that an answered message may be off disk when ``flush`` is "async".
-    flush_interval: timedelta = timedelta(milliseconds=500)
-    #: Bytes per file of the commit log.
-    segment_size: int = 256 * 1024 * 1024
-    #: Largest message, and largest batch of messages, in bytes.
-    max_message_size: int = 4 * 1024 * 1024
-    #: Messages older than this are deleted, a file of the commit log at a time; None: never.
-    retention: timedelta | None = timedelta(hours=72)
-    #: The oldest files go while the commit log has more bytes than this; None: no limit.
-    retention_size: int | None = None
-    #: They also go, before their time, while more than this share of the disk is used.
-    disk_watermark: float = 0.9
-    #: How topics that keep the newest message of each key are kept.
-    compaction: CompactionSettings = field(default_factory=CompactionSettings)
-    #: Free bytes below which nothing more is written; None: the store's own default.
-    min_free_space: int | None = None
-    #: Create a topic when a producer sends to it for the first time.
-    create_topics: bool = True
-    #: Queues of a topic that is created that way.
-    default_queues: int = 8
-    #: Create a consumer group when it is heard of for the first time.
-    create_groups: bool = True
-    #: How long a message waits at each delay level, from level 1 on: numbers with s, m, h, d or ms.
-    delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    #: A message may not be delayed for longer than this.
-    max_delay: timedelta = timedelta(days=3)
-    #: So many messages may wait for times of their own: each takes 44 bytes of memory.
-    max_timers: int = 2_000_000
-    #: The producer of a half message is asked about it when it is that old.
-    transaction_timeout: timedelta = timedelta(seconds=6)
-    #: It, or another producer of its group, is asked again after so long.
-    transaction_check_interval: timedelta = timedelta(seconds=30)
-    #: After so many questions the message goes to a topic of its own.
-    transaction_max_checks: int = 15
-    #: Most bytes of messages in one answer.
-    max_pull_size: int = 8 * 1024 * 1024
-    #: A client that says nothing for so long is gone.
-    client_expiry: timedelta = timedelta(seconds=120)
-    #: A queue lock that is not renewed ends after so long.
-    lock_expiry: timedelta = timedelta(seconds=60)
-    #: Consumer offsets are written to disk so often.
-    save_interval: timedelta = timedelta(seconds=5)
-    #: File with accounts and their permissions, such as plain_acl.yml; None: everybody may all.
-    acl: Path | None = None
-    #: Whether the broker may listen on other addresses than loopback without accounts.
-    allow_anyone: bool = False
-    #: Whether connections may use TLS, with a self-made certificate unless one is given.
-    tls: bool = False
-    #: Certificate, with its chain, and its key in PEM format; a certificate implies ``tls``.
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    #: Whether a port with a certificate takes plain connections, too.
-    tls_mode: TlsMode = "permissive"
-    #: Bounds on what clients may take.
-    limits: Limits = field(default_factory=Limits)
-    #: ``host:port`` of the broker to follow; None: be a primary.
-    follow: str | None = None
-    #: How this broker proves to the others of its log who it is.
+    Raises
+    ------
+    SettingsError
+        When a value cannot work; the message names the setting, its value and why.
+
+    Examples
+    --------
+    >>> BrokerSettings(retention="forever", limits=["max_connections=500"]).limits.max_connections
+    500
+    """
+
+    VARIABLES = "HEADRACE_BROKER_"
+    PANELS: ClassVar[Mapping[str, str]] = {
+        "segment_size": "What is kept",
+        "broker_name": "Cluster",
+        "host": "Port, accounts and TLS",
+        "create_topics": "Topics, messages and clients",
+        "follow": "Replication",
+    }
+
+    broker_name: str = setting(
+        "broker-a",
+        doc="Name of the broker, in routes and queue names; unique in its cluster.",
+        variable="HEADRACE_BROKER_NAME",
+    )
+    cluster: str = setting("DefaultCluster", doc="Name of the cluster that it belongs to.")
+    name_servers: tuple[str, ...] = setting(
+        (),
+        doc="Name servers to register with, beside the one that this broker is.",
+        unit="host:port",
+        option="--register-with",
+    )
+    register_interval: timedelta = setting(
+        timedelta(seconds=30),
+        doc="A broker registers with name servers so often, and with every change of its topics.",
+        minimum=_SOON,
+    )
+    broker_expiry: timedelta = setting(
+        timedelta(seconds=120),
+        doc="A broker that registered here and says nothing for so long is gone.",
+    )
+    host: str = setting("127.0.0.1", doc="Address to listen on.")
+    advertised_host: str | None = setting(
+        None, doc="Address that clients are told to use.", shown="the address listened on"
+    )
+    acl: Path | None = setting(
+        None,
+        doc="File with accounts and what each may do, such as RocketMQ's plain_acl.yml; without "
+        "one everybody may do everything.",
+        variable="HEADRACE_ACL",
+    )
+    allow_anyone: bool = setting(
+        default=False,
+        doc="Whether to listen on addresses other than loopback without accounts: anyone who "
+        "reaches them may do everything.",
+    )
+    tls: bool = setting(
+        default=False, doc="Whether to take TLS, too; without a certificate, by a self-made one."
+    )
+    tls_certificate: Path | None = setting(
+        None, doc="File of the certificate and its chain, PEM; it implies tls."
+    )
+    tls_key: Path | None = setting(None, doc="File of the certificate's key, PEM.")
+    tls_mode: TlsMode = setting(
+        "permissive", doc="Whether a port with TLS takes plain connections, too."
+    )
+    create_topics: bool = setting(
+        default=True, doc="Whether a topic is made when a producer sends to it for the first time."
+    )
+    default_queues: int = setting(8, doc="Queues of a topic that a first message makes.", minimum=1)
+    create_groups: bool = setting(
+        default=True, doc="Whether a consumer group is made when it is heard of for the first time."
+    )
+    delay_levels: str = setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        doc="How long a message waits at each delay level, from level 1 on.",
+        unit="numbers with s, m, h, d or ms",
+    )
+    max_delay: timedelta = setting(
+        timedelta(days=3), doc="A message may not be delayed for longer than this."
+    )
+    max_timers: int = setting(
+        2_000_000,
+        doc="So many messages may wait for times of their own: each takes 44 bytes of memory.",
+        unit="messages",
+    )
+    transaction_timeout: timedelta = setting(
+        timedelta(seconds=6),
+        doc="The producer of a half message is asked about it when it is that old.",
+    )
+    transaction_check_interval: timedelta = setting(
+        timedelta(seconds=30),
+        doc="A producer of its group is asked about it again after so long.",
+    )
+    transaction_max_checks: int = setting(
+        15, doc="After so many questions the message goes to a topic of its own.", unit="questions"
+    )
+    max_pull_size: int = setting(
+        8 * _MIB, doc="Most bytes of messages in one answer.", unit="bytes", minimum=1
+    )
+    client_expiry: timedelta = setting(
+        timedelta(seconds=120), doc="A client that says nothing for so long is gone."
+    )
+    lock_expiry: timedelta = setting(
+        timedelta(seconds=60), doc="A queue lock that is not renewed ends after so long."
+    )
+    save_interval: timedelta = setting(
+        timedelta(seconds=5), doc="Consumer offsets are written to disk so often.", minimum=_SOON
+    )
+    limits: Limits = setting(
+        make=Limits,
+        doc="Bounds on what clients may take.",
+        unit="NAME=VALUE",
+        shown="each has its own",
+        option="--limit",
+    )
+    follow: str | None = setting(
+        None,
+        doc="Broker to follow: its log is copied, and only reads are served.",
+        unit="host:port",
+    )
+    follow_from: Literal["oldest", "newest"] = setting(
+        "oldest", doc="File of the primary's log that an empty follower begins with."
+    )
+    follow_interval: timedelta = setting(
+        timedelta(seconds=1),
+        doc="A follower asks for changed topics, offsets and groups so often.",
+        minimum=_SOON,
+    )
+    min_replicas: int = setting(
+        0,
+        doc="So many followers must have a message on disk before it is answered.",
+        unit="followers",
+    )
+    replica_timeout: timedelta = setting(
+        timedelta(seconds=3), doc="How long an answer waits for followers."
+    )
+    replica_expiry: timedelta = setting(
+        timedelta(seconds=15), doc="A follower that says nothing for so long is gone."
+    )
+    replica_hold: int = setting(
+        16 << 30,
+        doc="Retention keeps at most so many bytes of the log's end for followers that are there.",
+        unit="bytes",
+    )
+    rebuild_expiry: timedelta = setting(
+        timedelta(minutes=2),
+        doc="A follower that rebuilds a compaction log and asks for nothing more for so long begins "
+        "again.",
+    )
+    #: How this broker proves to the others of its log who it is; variables of clients say it.
     peers: PeerSecurity = field(default_factory=PeerSecurity)
-    #: An empty follower begins with the primary's "oldest" or "newest" file of the log.
-    follow_from: Literal["oldest", "newest"] = "oldest"
-    #: So many followers must have a message on disk before it is answered.
-    min_replicas: int = 0
-    #: How long an answer waits for them.
-    replica_timeout: timedelta = timedelta(seconds=3)
-    #: A follower that says nothing for so long is gone.
-    replica_expiry: timedelta = timedelta(seconds=15)
-    #: Retention keeps at most so many bytes of the log's end for followers that are there.
-    replica_hold: int = 16 * 1024 * 1024 * 1024
-    #: A follower that rebuilds a compaction log and asks for nothing more for so long begins again.
-    rebuild_expiry: timedelta = timedelta(minutes=2)
-    #: A follower asks for changed topics, offsets and groups so often.
-    follow_interval: timedelta = timedelta(seconds=1)

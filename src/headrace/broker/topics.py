@@ -2,115 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
-import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from headrace._setting import named_values
-from headrace.durations import parse_duration, read_duration
 from headrace.errors import (
     InvalidParameterError,
     NoPermissionError,
-    SettingsError,
     TopicNotFoundError,
 )
 from headrace.protocol.codes import Perm
 from headrace.protocol.routes import TopicConfig, apply_attributes, keeps_newest
 from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX
-from headrace.store.compaction import CompactionSettings
 
 # How long messages are kept: retention, and the topics that keep the newest of each key.
 
 logger = logging.getLogger(__name__)
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
 
 def is_compacted(config: TopicConfig) -> bool:
     """Whether a topic keeps the newest message of each key; commit topics of jobs always do."""
     return keeps_newest(config.attributes) or config.topic_name.endswith(COMMIT_TOPIC_SUFFIX)
-
-
-def parse_size(text: str) -> int:
-    """Read a number of bytes such as ``100GiB``, ``500 MB`` or ``4096``.
-
-    Raises
-    ------
-    SettingsError
-        When the text is no number of bytes.
-
-    Examples
-    --------
-    >>> parse_size("1.5 KiB"), parse_size("2MB"), parse_size("7")
-    (1536, 2000000, 7)
-    """
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise SettingsError(f"{text!r} is no number of bytes", hint="Write 4096, 500 MB or 100GiB.")
-    return int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])
-
-
-def parse_retention(text: str) -> timedelta | None:
-    """Read how long messages are kept: a duration, or ``forever``.
-
-    Raises
-    ------
-    SettingsError
-        When the text is neither.
-
-    Examples
-    --------
-    >>> parse_retention("72 h"), parse_retention("forever")
-    (datetime.timedelta(days=3), None)
-    """
-    if text.strip().lower() == "forever":
-        return None
-    return read_duration("the retention", text)
-
-
-def parse_compaction(texts: Iterable[str]) -> CompactionSettings:
-    """Read settings of compaction given as ``name=value``.
-
-    Raises
-    ------
-    SettingsError
-        When one has no such name or no such value.
-
-    Examples
-    --------
-    >>> parse_compaction(["dirty_ratio=0.3", "file_size=64MiB", "max_lag=1 h"]).max_lag
-    datetime.timedelta(seconds=3600)
-    """
-    kinds = get_type_hints(CompactionSettings)
-    names = sorted(field.name for field in dataclasses.fields(CompactionSettings))
-    given: dict[str, Any] = {}
-    for name, value in named_values(texts, names, "there is no setting {} of compaction"):
-        try:
-            given[name] = _read(kinds[name], value)
-        except ValueError as error:
-            message = f"the setting {name} of compaction is {value!r}: {error}"
-            raise SettingsError(message) from None
-    return CompactionSettings(**given)
-
-
-def _read(kind: Any, text: str) -> Any:
-    if get_origin(kind) in (types.UnionType, Union):
-        if text.lower() == "none":
-            return None
-        kind = next(each for each in get_args(kind) if each is not type(None))
-    if kind is timedelta:
-        return timedelta(0) if text == "0" else parse_duration(text)
-    if kind is int:
-        return parse_size(text)
-    return float(text) if kind is float else text
 
 
 DEFAULT_TOPIC = "TBW102"

@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperCommand
 
-from headrace._setting import describe_default
+from headrace.cli._cluster import DeclaredOptions, given_settings
 from headrace.cli._terminal import say
 from headrace.cli.supervision import (
     Channel,
@@ -29,7 +30,6 @@ from headrace.durations import read_duration
 from headrace.errors import (
     ConfigurationError,
     RequestTimeoutError,
-    SettingsError,
 )
 from headrace.settings import JobSettings
 
@@ -38,21 +38,10 @@ if TYPE_CHECKING:
     from headrace.spark import StreamJob, TransactionJob
 
 
-_FIELDS = {field.name: field for field in dataclasses.fields(JobSettings)}
+class RunCommand(DeclaredOptions, TyperCommand):
+    """The command, with the settings of a job."""
 
-
-def _option(name: str) -> Any:
-    """Make the option of a setting from the place where the setting is described."""
-    field = _FIELDS[name]
-    default = describe_default(field).replace("[", r"\[")
-    switch = isinstance(field.default, bool)
-    flag = name.replace("_", "-")
-    return typer.Option(
-        f"--{flag}/--no-{flag}" if switch else f"--{flag}",
-        metavar=None if switch else (field.metadata["unit"] or "choice").upper(),
-        help=f"{field.metadata['doc']} Default: {default}.",
-        rich_help_panel="Settings",
-    )
+    declared = "headrace.settings:JobSettings"
 
 
 def run(
@@ -97,45 +86,11 @@ def run(
     at_least_once: Annotated[
         bool, typer.Option("--at-least-once", help="Short for --guarantee at_least_once.")
     ] = False,
-    namesrv: Annotated[str | None, _option("namesrv")] = None,
-    data_dir: Annotated[Path | None, _option("data_dir")] = None,
-    state_dir: Annotated[Path | None, _option("state_dir")] = None,
-    partitions: Annotated[int | None, _option("partitions")] = None,
-    guarantee: Annotated[str | None, _option("guarantee")] = None,
-    isolation: Annotated[str | None, _option("isolation")] = None,
-    max_records_per_batch: Annotated[int | None, _option("max_records_per_batch")] = None,
-    max_bytes_per_batch: Annotated[int | None, _option("max_bytes_per_batch")] = None,
-    max_future: Annotated[str | None, _option("max_future")] = None,
-    batch_interval: Annotated[str | None, _option("batch_interval")] = None,
-    batch_timeout: Annotated[str | None, _option("batch_timeout")] = None,
-    rollback_retries: Annotated[int | None, _option("rollback_retries")] = None,
-    driver_timeout: Annotated[str | None, _option("driver_timeout")] = None,
-    poison: Annotated[str | None, _option("poison")] = None,
-    lease_expiry: Annotated[str | None, _option("lease_expiry")] = None,
-    start: Annotated[str | None, _option("start")] = None,
-    on_expired_offset: Annotated[str | None, _option("on_expired_offset")] = None,
-    allow_state_loss: Annotated[bool | None, _option("allow_state_loss")] = None,
-    master: Annotated[str | None, _option("master")] = None,
-    spark_config: Annotated[list[str] | None, _option("spark_config")] = None,
-    worker_timeout: Annotated[str | None, _option("worker_timeout")] = None,
-    archive: Annotated[Path | None, _option("archive")] = None,
-    py_files: Annotated[str | None, _option("py_files")] = None,
-    connect_timeout: Annotated[str | None, _option("connect_timeout")] = None,
-    request_timeout: Annotated[str | None, _option("request_timeout")] = None,
-    retry_timeout: Annotated[str | None, _option("retry_timeout")] = None,
-    access_key: Annotated[str | None, _option("access_key")] = None,
-    secret_key: Annotated[str | None, _option("secret_key")] = None,
-    pickle_secret: Annotated[str | None, _option("pickle_secret")] = None,
-    security_token: Annotated[str | None, _option("security_token")] = None,
-    tls: Annotated[bool | None, _option("tls")] = None,
-    tls_verify: Annotated[bool | None, _option("tls_verify")] = None,
-    tls_ca: Annotated[Path | None, _option("tls_ca")] = None,
 ) -> None:
     """Run the pipeline of a file until Ctrl-C, or until it has caught up."""
     from headrace.cli.loading import load_program
 
-    given = {name: value for name, value in locals().items() if name in _FIELDS}
-    given["spark_config"] = _spark_pairs(spark_config)
+    given = given_settings(context)
     if channel is not None:
         given |= taken_over()
     if at_least_once:
@@ -300,13 +255,3 @@ def _stopped_by_signals() -> Iterator[None]:
         say("Stopped before it began.")
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _spark_pairs(given: list[str] | None) -> dict[str, str] | None:
-    if given is None:
-        return None
-    pairs = [pair.partition("=") for pair in given]
-    if wrong := [key for key, equals, _ in pairs if not equals]:
-        message = f"--spark-config {wrong[0]} has no '='."
-        raise SettingsError(message, hint="Write --spark-config key=value, once per key.")
-    return {key: value for key, _, value in pairs}

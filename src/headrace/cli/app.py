@@ -46,7 +46,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(_run.run)
+app.command("run", cls=_run.RunCommand)(_run.run)
 app.command("describe")(loading.describe)
 app.command("produce")(connecting(_messages.produce))
 app.command("consume")(connecting(_messages.consume))

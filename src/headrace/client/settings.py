@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import socket
 import ssl
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
+from headrace._setting import setting
 from headrace.errors import SettingsError
 from headrace.protocol.frames import Credentials
+from headrace.settings import ConnectionSettings
 
 _MIB = 1024 * 1024
+_SOON = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
+class ClientSettings(ConnectionSettings):
     """Time limits and sizes of a client.
 
     Examples
@@ -25,48 +28,56 @@ class ClientSettings:
     datetime.timedelta(seconds=10)
     """
 
-    #: How long an address that never answered is tried before it counts as wrong.
-    connect_timeout: timedelta = timedelta(seconds=5)
-    #: How long one request may take before it counts as lost.
-    request_timeout: timedelta = timedelta(seconds=10)
-    #: How long a request that may succeed later is tried again, once the address has answered.
-    retry_timeout: timedelta = timedelta(seconds=60)
-    #: First pause between two tries; it doubles, with jitter, up to ``retry_backoff_limit``.
-    retry_backoff: timedelta = timedelta(milliseconds=50)
-    #: Longest pause between two tries.
-    retry_backoff_limit: timedelta = timedelta(seconds=1)
-    #: Age at which the route of a topic is asked for again.
-    route_refresh: timedelta = timedelta(seconds=30)
-    #: Pause between two heartbeats of a group consumer.
-    heartbeat_interval: timedelta = timedelta(seconds=30)
-    #: Pause between two looks at the members of a group.
-    rebalance_interval: timedelta = timedelta(seconds=20)
-    #: Pause between two automatic commits of a group consumer.
-    commit_interval: timedelta = timedelta(seconds=5)
-    #: Pause between two renewals of an ordered consumer's queue locks; brokers wait 60 s.
-    lock_interval: timedelta = timedelta(seconds=20)
-    #: Largest message that is sent, in bytes, and largest batch.
-    max_message_size: int = 4 * _MIB
-    #: Bytes that the requests of ``Producer.send_many`` and ``send_columns`` are filled up to.
-    batch_size: int = _MIB
-    #: Largest frame that is read, in bytes; a pull must not ask for more than this.
-    max_frame_size: int = 64 * _MIB
-    #: Bodies of at least so many bytes are compressed when sent one by one; None means never.
-    compress_from: int | None = None
-    #: Name of the account that signs requests; None means that requests are not signed.
-    access_key: str | None = None
-    #: Secret of the account; never printed.
-    secret_key: str | None = field(default=None, repr=False)
-    #: Token of a temporary account; never printed.
-    security_token: str | None = field(default=None, repr=False)
-    #: Whether all connections use TLS.
-    tls: bool = False
-    #: Whether the brokers' certificates must be trusted and hold their names.
-    tls_verify: bool = True
-    #: File of the certificates that are trusted, in PEM format; None means those of the system.
-    tls_ca: Path | None = None
-    #: The certificates themselves, in place of the file.
-    tls_ca_data: str | None = field(default=None, repr=False)
+    VARIABLES = ""
+
+    retry_backoff: timedelta = setting(
+        timedelta(milliseconds=50),
+        doc="First pause between two tries; it doubles, with jitter, up to retry_backoff_limit.",
+        minimum=_SOON,
+    )
+    retry_backoff_limit: timedelta = setting(
+        timedelta(seconds=1), doc="Longest pause between two tries.", minimum=_SOON
+    )
+    route_refresh: timedelta = setting(
+        timedelta(seconds=30), doc="Age at which the route of a topic is asked for again."
+    )
+    heartbeat_interval: timedelta = setting(
+        timedelta(seconds=30), doc="Pause between two heartbeats of a group consumer."
+    )
+    rebalance_interval: timedelta = setting(
+        timedelta(seconds=20), doc="Pause between two looks at the members of a group."
+    )
+    commit_interval: timedelta = setting(
+        timedelta(seconds=5), doc="Pause between two automatic commits of a group consumer."
+    )
+    lock_interval: timedelta = setting(
+        timedelta(seconds=20),
+        doc="Pause between two renewals of an ordered consumer's queue locks; brokers wait 60 s.",
+    )
+    max_message_size: int = setting(
+        4 * _MIB, doc="Largest message that is sent, and largest batch.", unit="bytes", minimum=1
+    )
+    batch_size: int = setting(
+        _MIB,
+        doc="What the requests of `Producer.send_many` and `send_columns` are filled up to.",
+        unit="bytes",
+        minimum=1,
+    )
+    max_frame_size: int = setting(
+        64 * _MIB,
+        doc="Largest frame that is read; a pull must not ask for more than this.",
+        unit="bytes",
+        minimum=1,
+    )
+    compress_from: int | None = setting(
+        None,
+        doc="Bodies of at least so many bytes are compressed when sent one by one.",
+        unit="bytes",
+        nothing="never",
+    )
+    tls_ca_data: str | None = setting(
+        None, doc="The certificates themselves, in place of the file.", secret=True
+    )
 
     def portable(self) -> ClientSettings:
         """Return settings for other machines, with the certificates in place of their file.
@@ -86,21 +97,6 @@ class ClientSettings:
         if self.access_key is None or self.secret_key is None:
             return None
         return Credentials(self.access_key, self.secret_key, self.security_token)
-
-    def __post_init__(self) -> None:
-        for name in ("connect_timeout", "request_timeout", "retry_backoff", "retry_backoff_limit"):
-            value: timedelta = getattr(self, name)
-            if value <= timedelta(0):
-                raise SettingsError(
-                    f"client setting {name} is {value}, not a positive time",
-                    hint="give a positive timedelta",
-                )
-        if (self.access_key is None) != (self.secret_key is None):
-            lacking = "secret_key" if self.secret_key is None else "access_key"
-            raise SettingsError(
-                f"client setting {lacking} is missing: requests are signed with both keys",
-                hint="give access_key and secret_key, or neither",
-            )
 
 
 def read_certificates(path: Path) -> str:

@@ -178,7 +178,7 @@ class Retention:
         return state.timestamp
 
     def _by_rules(self, sealed: Sequence[SealedSegment]) -> int:
-        limit = self._settings.retention_bytes
+        limit = self._settings.retention_size
         surplus = 0 if limit is None else self._log.end - self._log.begin - limit
         age = self._settings.retention
         end = end_of_expired(sealed, now=self._clock(), age=age, surplus=max(surplus, 0))

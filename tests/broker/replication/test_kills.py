@@ -17,7 +17,7 @@ from tests.broker.replication.test_replicas import bodies, caught_up, info, prom
 from tests.broker.wire import Wire
 
 QUEUES = 2
-OPTIONS = ["--segment-size", "20000", "--replica-timeout", "2000"]
+OPTIONS = ["--segment-size", "20000", "--replica-timeout", "2 s"]
 
 
 class Load:

@@ -16,7 +16,6 @@ from headrace.broker import BrokerSettings, EmbeddedBroker, PeerSecurity
 from headrace.client import Client, Message, Producer
 from headrace.errors import InputMissingError
 from headrace.protocol.codes import RequestCode, ResponseCode
-from headrace.protocol.frames import Credentials
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.replication import Greeting, PromoteAnswer, ReplicationInfo, Welcome
 from headrace.protocol.routes import TopicRoute
@@ -459,7 +458,7 @@ def test_followers_prove_who_they_are_and_speak_tls(tmp_path: Path) -> None:
     acl = tmp_path / "acl.yml"
     acl.write_text(_ACL)
     security = PeerSecurity(
-        credentials=Credentials("other-broker", "12345678"), tls=True, tls_verify=False
+        access_key="other-broker", secret_key="12345678", tls=True, tls_verify=False
     )
     with (
         running(tmp_path / "primary", acl=acl, tls=True, tls_mode="enforcing") as primary,

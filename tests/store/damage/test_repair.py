@@ -294,7 +294,7 @@ def test_what_is_no_commit_in_a_commit_topic_is_named(tmp_path: Path) -> None:
 
 def test_what_is_no_commit_is_named_also_where_only_a_compaction_log_has_it(tmp_path: Path) -> None:
     topic = "j-commitTopic"
-    with opened(tmp_path, how=compacting(retention_bytes=0, segment_size=500)) as store:
+    with opened(tmp_path, how=compacting(retention_size=0, segment_size=500)) as store:
         store.compact_topic(topic).result()
         put(store, "k", b"hello", topic=topic)
         for number in range(20):

@@ -125,7 +125,7 @@ def test_messages_of_a_deleted_topic_are_gone(store: MessageStore) -> None:
 def test_sidecars_are_made_in_the_background_and_go_with_their_segments(
     tmp_path: Path, clock: Clock
 ) -> None:
-    kept = StoreSettings(segment_size=4096, flush="async", retention_bytes=9000)
+    kept = StoreSettings(segment_size=4096, flush="async", retention_size=9000)
     with MessageStore.open(tmp_path, kept, clock=clock) as store:
         fill(store, 200)
         store.keys.keep_up()
@@ -210,7 +210,7 @@ KNOWN = [5633399399365724628, 2094556216248215872, 10779167459939413055, 7596483
 
 def test_a_compacted_topic_answers_when_the_log_has_forgotten(tmp_path: Path, clock: Clock) -> None:
     kept = StoreSettings(
-        segment_size=4096, flush="async", retention_bytes=9000, maintenance_interval=LONG
+        segment_size=4096, flush="async", retention_size=9000, maintenance_interval=LONG
     )
     with MessageStore.open(tmp_path, kept, clock=clock) as store:
         store.compact_topic("t").result()

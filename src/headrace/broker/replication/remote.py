@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from headrace._setting import DeclaredSettings
 from headrace.errors import ConnectionFailedError, RequestTimeoutError, broker_error
 from headrace.protocol.frames import Command, Credentials, FrameBuffer, encode, sign
+from headrace.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
@@ -21,38 +20,28 @@ if TYPE_CHECKING:
 _READ = 1 << 20
 #: Largest answer that is taken, bytes: one entry of the log at least.
 _MAX_FRAME = 1 << 28
-_NO = frozenset({"", "0", "false", "no", "off"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerSecurity:
+class PeerSecurity(ConnectionSettings):
     """How this broker proves to others who it is, and whether it speaks TLS with them.
 
     Examples
     --------
-    >>> PeerSecurity.from_environment({"HEADRACE_TLS": "1"}).tls
+    >>> PeerSecurity.from_env({"HEADRACE_TLS": "1"}).tls
     True
     """
 
-    #: Account of an admin at the other broker, None: requests are not signed.
-    credentials: Credentials | None = None
-    #: Whether to connect by TLS, and which certificates to trust; None: the system's.
-    tls: bool = False
-    tls_ca: Path | None = None
-    #: Whether a certificate must be trusted.
-    tls_verify: bool = True
+    def __post_init__(self) -> None:
+        # The variables may hold one key alone: a client's command takes the other as an option.
+        DeclaredSettings.__post_init__(self)
 
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> PeerSecurity:
-        """Read the variables that clients read, too: ``HEADRACE_ACCESS_KEY`` and so on."""
-        key, secret = environ.get("HEADRACE_ACCESS_KEY"), environ.get("HEADRACE_SECRET_KEY")
-        ca = environ.get("HEADRACE_TLS_CA")
-        return cls(
-            credentials=Credentials(key, secret) if key and secret else None,
-            tls=environ.get("HEADRACE_TLS", "").lower() not in _NO,
-            tls_ca=Path(ca) if ca else None,
-            tls_verify=environ.get("HEADRACE_TLS_VERIFY", "1").lower() not in _NO,
-        )
+    @property
+    def credentials(self) -> Credentials | None:
+        """Account of an admin at the other broker, None: requests are not signed."""
+        if self.access_key is None or self.secret_key is None:
+            return None
+        return Credentials(self.access_key, self.secret_key, self.security_token)
 
     def context(self) -> ssl.SSLContext | None:
         """Make what a connection by TLS needs, None for a plain one."""

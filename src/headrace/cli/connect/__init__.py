@@ -14,7 +14,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("worker")(_cluster.connecting(worker.worker))
+app.command("worker", cls=worker.WorkerCommand)(_cluster.connecting(worker.worker))
 app.command("create")(status.create)
 app.command("list")(status.list_connectors)
 app.command("status")(status.status)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import typer
 
-from headrace.cli._cluster import signed
+from headrace.cli._cluster import option_parameter, signed
 from headrace.errors import (
     ConfigurationError,
     ConnectConflictError,
@@ -231,7 +231,8 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
         api = WorkerApi(**{name: given.pop(name) for name in _OPTIONS})
         command(api, *args, **given)
 
-    return signed(with_worker, own, _OPTIONS)
+    options = (option_parameter(name, kind, default) for name, (kind, default) in _OPTIONS.items())
+    return signed(with_worker, [*own, *options])
 
 
 def require_packages(*packages: str) -> None:

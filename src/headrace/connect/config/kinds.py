@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NewType, Self, get_args, get_origin
 from urllib.parse import quote, quote_plus
 
-from headrace.durations import GRAMMAR, parse_duration
+from headrace.durations import GRAMMAR, parse_duration, parse_size
 
 # Checks of values: ranges, choices, shapes.
 
@@ -329,18 +329,6 @@ class ValueKind:
     write: Callable[[Any], str] = str
 
 
-_BYTES = {
-    "": 1,
-    "b": 1,
-    "kb": 1000,
-    "mb": 1000**2,
-    "gb": 1000**3,
-    "kib": 1 << 10,
-    "mib": 1 << 20,
-    "gib": 1 << 30,
-}
-
-
 def _integer(text: str) -> int:
     if not re.fullmatch(r"[+-]?\d+", text.strip()):
         message = "it is no whole number"
@@ -379,14 +367,6 @@ def _write_duration(value: timedelta) -> str:
     return f"{value / timedelta(milliseconds=1):.15g}"
 
 
-def _size(text: str) -> int:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    if match is None or match[2] not in _BYTES:
-        message = "a size is bytes, or a number with a unit: 512 KB, 64 KiB, 10 MB, 1 GiB"
-        raise ValueError(message)
-    return int(float(match[1]) * _BYTES[match[2]])
-
-
 def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
@@ -406,7 +386,7 @@ _KINDS: dict[Any, ValueKind] = {
     float: ValueKind("DOUBLE", "number", _number, repr),
     bool: ValueKind("BOOLEAN", "true or false", _boolean, lambda value: str(value).lower()),
     timedelta: ValueKind("LONG", "duration", _duration, _write_duration),
-    Size: ValueKind("LONG", "size", _size),
+    Size: ValueKind("LONG", "size", parse_size),
     Path: ValueKind("STRING", "path", Path),
     Secret: ValueKind("PASSWORD", "secret", Secret, lambda _: MASK),
     re.Pattern: ValueKind(

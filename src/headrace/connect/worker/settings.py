@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from headrace._setting import environment_values, setting, validate
+from headrace._setting import DeclaredSettings, setting
 from headrace.connect.lifecycle import UnitTimeouts
 from headrace.durations import format_duration
 from headrace.errors import SettingsError
@@ -18,6 +17,7 @@ from headrace.private import is_loopback
 
 #: Kafka Connect's port.
 _PORT = 8083
+_SOON = timedelta(milliseconds=10)
 
 GRACE_KEY = "task.shutdown.graceful.timeout.ms"
 """Key of a connector's config that overrides ``graceful_timeout``."""
@@ -30,7 +30,7 @@ MEMORY_KEY = "task.memory.mb"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
+class WorkerSettings(DeclaredSettings):
     """How a worker runs.
 
     Durations are ``timedelta`` or text such as ``"500 ms"``.
@@ -46,54 +46,75 @@ class WorkerSettings:
     2.0
     """
 
+    VARIABLES = "HEADRACE_CONNECT_"
+    PANELS: ClassVar[Mapping[str, str]] = {
+        "host": "REST",
+        "allow_env": "What configs may take from this machine",
+        "group": "Cluster of workers",
+        "data": "Plugins and their processes",
+        "graceful_timeout": "Times",
+    }
+
     host: str = setting("127.0.0.1", doc="Address that the REST API listens on.")
-    port: int = setting(_PORT, doc="Port of the REST API; 0 takes a free one.", minimum=0)
-    group: str = setting("headrace-connect", doc="Name of the cluster of workers.")
+    port: int = setting(
+        _PORT, doc="Port of the REST API; 0 takes a free one.", maximum=65_535, shown=f"{_PORT}"
+    )
+    token: str | None = setting(
+        None,
+        doc="Token that REST requests must bring; others on this machine see options, but not "
+        "variables.",
+        secret=True,
+    )
+    tls_certificate: Path | None = setting(
+        None, doc="File with the certificate (PEM) that makes REST speak TLS."
+    )
+    tls_key: Path | None = setting(None, doc="File with the key (PEM) of the certificate.")
+    cors_origins: tuple[str, ...] = setting(
+        (),
+        doc="Web origins whose pages may call REST; * stands for all.",
+        unit="origin",
+        option="--cors-origin",
+    )
+    allow_anyone: bool = setting(
+        default=False,
+        doc="Whether REST may listen on other addresses than loopback without a token: whoever"
+        " reaches them can run code here then.",
+    )
+    max_connections: int = setting(
+        512,
+        doc="Most connections of REST, and most requests that are worked on.",
+        unit="connections",
+        minimum=1,
+    )
+    request_time: timedelta = setting(
+        timedelta(seconds=30), doc="Time in which a request must have come whole.", minimum=_SOON
+    )
+    allow_env: tuple[str, ...] = setting(
+        (), doc="Variables that ${env:NAME} in a config may take; * stands for any signs."
+    )
+    allow_file: tuple[Path, ...] = setting(
+        (),
+        doc="Files, and folders with all that is in them, that ${file:PATH:KEY} in a config may"
+        " read.",
+    )
+    allow_function: tuple[str, ...] = setting(
+        (), doc="Modules, with all that is in them, whose functions PythonFunction may call."
+    )
+    group: str = setting(
+        "headrace-connect", doc="Name of the cluster of workers that this one joins."
+    )
     cluster: str = setting("standalone", doc="Name of the cluster of brokers, as REST tells it.")
     worker_id: str = setting(
         "",
-        doc="Name of this worker, which no other one may have.",
+        doc="Name of this worker, unique in the cluster; status shows it, so give the address at"
+        " which others reach it.",
         shown="host name and port",
-    )
-    data: Path = setting(Path("connect-data"), doc="Folder of sockets and scratch files.")
-    plugins: tuple[str, ...] = setting(
-        (), doc="Modules with plugins, besides installed entry points.", shown="none"
-    )
-    graceful_timeout: timedelta = setting(
-        timedelta(seconds=5),
-        doc="Time that a connector or task has for stop() before it is cancelled.",
-        minimum=timedelta(0),
-    )
-    cancel_timeout: timedelta = setting(
-        timedelta(seconds=3),
-        doc="Time after the cancellation before its process is killed.",
-        minimum=timedelta(0),
-    )
-    kill_timeout: timedelta = setting(
-        timedelta(seconds=3),
-        doc="Time after which a process that is still there is killed again.",
-        minimum=timedelta(milliseconds=10),
-    )
-    start_timeout: timedelta = setting(
-        timedelta(minutes=3),
-        doc="Time that start() may take.",
-        minimum=timedelta(milliseconds=10),
-    )
-    call_timeout: timedelta = setting(
-        timedelta(seconds=10),
-        doc="Time that a plugin has to answer a question, such as whether a config is right.",
-        minimum=timedelta(milliseconds=10),
-    )
-    pass_interval: timedelta = setting(
-        timedelta(seconds=20),
-        doc="Time between two passes over all units; a change wakes the worker at once.",
-        minimum=timedelta(milliseconds=10),
     )
     heartbeat_interval: timedelta = setting(
         timedelta(seconds=2),
         doc="Time between two signs of life of a worker of a cluster"
         " (in Kafka Connect: heartbeat.interval.ms).",
-        minimum=timedelta(milliseconds=10),
+        minimum=_SOON,
     )
     session_timeout: timedelta = setting(
         timedelta(seconds=15),
@@ -112,63 +133,51 @@ class WorkerSettings:
         " (in Kafka Connect: scheduled.rebalance.max.delay.ms).",
         minimum=timedelta(milliseconds=200),
     )
-    purge_after: timedelta = setting(
-        timedelta(days=1), doc="Time after which the mark of a deleted connector is removed."
+    data: Path = setting(
+        Path("connect-data"), doc="Folder of the worker's sockets and scratch files."
+    )
+    plugins: tuple[str, ...] = setting(
+        (), doc="Modules with plugins, besides installed packages.", unit="module"
     )
     memory_mb: int | None = setting(
-        None, doc="Memory that one task may use.", unit="MB", shown="no limit"
+        None, doc="Memory that one task may use.", unit="MB", minimum=1, shown="no limit"
     )
     share_hosts: bool = setting(
         default=False,
         doc="Whether all connectors of a class share one process, each in a thread of its own;"
         " tasks never do.",
     )
-    allow_env: tuple[str, ...] = setting(
-        (),
-        doc="Variables that ${env:NAME} in a config may take; * stands for any signs.",
-        shown="none",
+    graceful_timeout: timedelta = setting(
+        timedelta(seconds=5),
+        doc="Time that a connector or task has for its stop() before it is cancelled.",
     )
-    allow_file: tuple[Path, ...] = setting(
-        (),
-        doc="Files, and folders with all that is in them, that ${file:PATH} in a config may read.",
-        shown="none",
+    cancel_timeout: timedelta = setting(
+        timedelta(seconds=3), doc="Time after the cancellation before its process is killed."
     )
-    allow_function: tuple[str, ...] = setting(
-        (),
-        doc="Modules, with all that is in them, whose functions PythonFunction may call.",
-        shown="none",
+    kill_timeout: timedelta = setting(
+        timedelta(seconds=3),
+        doc="Time after which a process that is still there is killed again.",
+        minimum=_SOON,
     )
-    allow_anyone: bool = setting(
-        default=False,
-        doc="Whether REST may listen on other addresses than loopback without a token: whoever"
-        " reaches them can run code here then.",
+    start_timeout: timedelta = setting(
+        timedelta(minutes=3), doc="Time that start() may take.", minimum=_SOON
     )
-    max_connections: int = setting(
-        512,
-        doc="Most connections of REST, and most requests that are worked on.",
-        unit="connections",
-        minimum=1,
+    call_timeout: timedelta = setting(
+        timedelta(seconds=10),
+        doc="Time that a plugin has to answer a question, such as whether a config is right.",
+        minimum=_SOON,
     )
-    request_time: timedelta = setting(
-        timedelta(seconds=30),
-        doc="Time in which a request must have come whole.",
-        minimum=timedelta(milliseconds=10),
+    pass_interval: timedelta = setting(
+        timedelta(seconds=20),
+        doc="Time between two passes over all units; a change wakes the worker at once.",
+        minimum=_SOON,
     )
-    token: str | None = setting(
-        None, doc="Token that REST requests must bring.", secret=True, shown="none"
-    )
-    tls_certificate: Path | None = setting(
-        None, doc="File with the certificate (PEM) that makes REST speak TLS.", shown="none"
-    )
-    tls_key: Path | None = setting(
-        None, doc="File with the key (PEM) of the certificate.", shown="none"
-    )
-    cors_origins: tuple[str, ...] = setting(
-        (), doc="Web origins whose pages may call REST; * stands for all.", shown="none"
+    purge_after: timedelta = setting(
+        timedelta(days=1), doc="Time after which the mark of a deleted connector is removed."
     )
 
     def __post_init__(self) -> None:
-        validate(self)
+        DeclaredSettings.__post_init__(self)
         if self.rebalance_delay < self.fence_after * 1.5:
             raise SettingsError(
                 f"The setting rebalance_delay is {format_duration(self.rebalance_delay)}, and"
@@ -195,21 +204,6 @@ class WorkerSettings:
                 f"The setting {lacking} is missing: TLS needs a certificate and its key.",
                 hint="Give tls_certificate and tls_key, or neither.",
             )
-
-    @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **given: Any) -> WorkerSettings:
-        """Take settings from ``HEADRACE_*`` variables; those in ``given`` win.
-
-        Examples
-        --------
-        >>> WorkerSettings.from_env({"HEADRACE_GROUP": "lab"}, port=8084).group
-        'lab'
-        """
-        found: dict[str, Any] = dict(environment_values(cls, environ or os.environ))
-        for name in ("plugins", "cors_origins"):
-            if name in found:
-                found[name] = tuple(part.strip() for part in found[name].split(",") if part)
-        return cls(**(found | {name: one for name, one in given.items() if one is not None}))
 
     @property
     def name(self) -> str:

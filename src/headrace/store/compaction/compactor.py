@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from headrace.errors import SettingsError, StoreFailedError
+from headrace._setting import DeclaredSettings, setting
+from headrace.errors import StoreFailedError
 from headrace.protocol.layout import BORN_HOST_V6, as_bytes, at_each, slices
 from headrace.store.compaction.data_file import (
     ENTRY_BYTES,
@@ -118,7 +119,7 @@ _MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionSettings:
+class CompactionSettings(DeclaredSettings):
     """How the logs of compacted topics are kept.
 
     Raises
@@ -132,44 +133,46 @@ class CompactionSettings:
     datetime.timedelta(days=1)
     """
 
-    #: A file is closed before it grows beyond this size, bytes; a larger record has its own.
-    file_size: int = 128 * _MIB
-    #: How long a delete stays readable after the first compaction that met it.  Zero: that
-    #: compaction removes it, as RocketMQ does.
-    tombstone_retention: timedelta = timedelta(hours=24)
-    #: A queue is due when this share of its closed bytes has not been compacted yet.
-    dirty_ratio: float = 0.5
-    #: Files with younger records are left alone.
-    min_lag: timedelta = timedelta(0)
-    #: A queue is due when it has an uncompacted closed record of this age; None: never by age.
-    max_lag: timedelta | None = None
-    #: Hard bound on the memory of one offset map, bytes.
-    map_bytes: int = 64 * _MIB
-    #: Queues that are compacted at the same time.
-    threads: int = 1
-    #: Bytes that one compaction reads and writes per second at most; None: no bound.
-    bytes_per_second: int | None = None
-    #: How keys are told apart: ``"blake2b"`` is keyed with a secret of the store, so that nobody
-    #: can choose keys that collide; ``"md5"`` is RocketMQ's.
-    digest: Literal["blake2b", "md5"] = "blake2b"
+    VARIABLES = ""
 
-    def __post_init__(self) -> None:
-        for name in ("file_size", "map_bytes", "threads"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} is {getattr(self, name)}, must be at least 1")
-        if self.bytes_per_second is not None and self.bytes_per_second < 1:
-            raise SettingsError(
-                f"bytes_per_second is {self.bytes_per_second}, must be at least 1",
-                hint="None sets no bound",
-            )
-        if not 0 <= self.dirty_ratio <= 1:
-            raise SettingsError(f"dirty_ratio is {self.dirty_ratio}, must be from 0 to 1")
-        for name in ("tombstone_retention", "min_lag", "max_lag"):
-            value = getattr(self, name)
-            if value is not None and value < timedelta(0):
-                raise SettingsError(f"{name} is {value}, must not be negative")
-        if self.digest not in ("blake2b", "md5"):
-            raise SettingsError(f"digest is {self.digest!r}, must be 'blake2b' or 'md5'")
+    file_size: int = setting(
+        128 * _MIB,
+        doc="A file is closed before it grows beyond this size; a larger record has its own.",
+        unit="bytes",
+        minimum=1,
+    )
+    tombstone_retention: timedelta = setting(
+        timedelta(hours=24),
+        doc="How long a delete stays readable after the first compaction that met it; 0: that "
+        "compaction removes it, as RocketMQ does.",
+    )
+    dirty_ratio: float = setting(
+        0.5,
+        doc="A queue is due when this share of its closed bytes has not been compacted yet.",
+        maximum=1,
+    )
+    min_lag: timedelta = setting(timedelta(0), doc="Files with younger records are left alone.")
+    max_lag: timedelta | None = setting(
+        None,
+        doc="A queue is due when it has an uncompacted closed record of this age.",
+        nothing="none",
+    )
+    map_bytes: int = setting(
+        64 * _MIB, doc="Hard bound on the memory of one offset map.", unit="bytes", minimum=1
+    )
+    threads: int = setting(1, doc="Queues that are compacted at the same time.", minimum=1)
+    bytes_per_second: int | None = setting(
+        None,
+        doc="Bytes that one compaction reads and writes per second at most.",
+        unit="bytes",
+        minimum=1,
+        nothing="none",
+    )
+    digest: Literal["blake2b", "md5"] = setting(
+        "blake2b",
+        doc="How keys are told apart: blake2b is keyed with a secret of the store, so that nobody "
+        "can choose keys that collide; md5 is RocketMQ's.",
+    )
 
 
 # Rewriting: survivors go to new files, byte for byte and in order, every input entry checked.
