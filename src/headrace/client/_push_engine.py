@@ -33,7 +33,7 @@ from headrace.private import owners_folder
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult, retry_topic
-from headrace.protocol.routes import JsonBody, MessageQueue, QueueRef, dumps, loads
+from headrace.protocol.routes import JsonBody, MessageQueue, dumps, loads
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
@@ -86,10 +86,7 @@ class LocalOffsets:
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Save offsets; whatever happens, the file holds the old table or the new one."""
         self._offsets.update(offsets)
-        table = {
-            QueueRef(queue.topic, queue.broker, queue.queue_id).key: offset
-            for queue, offset in sorted(self._offsets.items())
-        }
+        table = {queue.key: offset for queue, offset in sorted(self._offsets.items())}
         owners_folder(self._path.parent)
         fresh = self._path.with_name(f"{self._path.name}.tmp")
         with fresh.open("wb") as file:
@@ -193,8 +190,7 @@ class MemberLocks:
             asked = self._now()
             make = partial(Command, RequestCode.LOCK_BATCH_MQ, {}, self._body(part))
             answer = await self._client.ask_broker(broker, make)
-            result = loads(answer.payload, LockResult).granted
-            mine = {MessageQueue(ref.topic, ref.broker_name, ref.queue_id) for ref in result}
+            mine = set(loads(answer.payload, LockResult).granted)
             mine &= set(part)
             if strays := mine - self._wanted:
                 # They were given back while the broker was asked; it may have heard that first.
@@ -241,9 +237,8 @@ class MemberLocks:
         return parts
 
     def _body(self, queues: Collection[MessageQueue]) -> bytes:
-        refs = [QueueRef(queue.topic, queue.broker, queue.queue_id) for queue in queues]
         return dumps(
-            LockRequest(consumer_group=self._group, client_id=self._client_id, mq_set=refs)
+            LockRequest(consumer_group=self._group, client_id=self._client_id, mq_set=list(queues))
         )
 
     def _now(self) -> float:

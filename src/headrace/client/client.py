@@ -501,8 +501,7 @@ class AsyncClient(Openable):
 
 
 def _queues_of(route: TopicRoute, topic: str, for_: Literal["read", "write"]) -> list[MessageQueue]:
-    found = route.readable_queues(topic) if for_ == "read" else route.writable_queues(topic)
-    return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in found]
+    return list(route.readable_queues(topic) if for_ == "read" else route.writable_queues(topic))
 
 
 def _hint(code: int, *, signed: bool) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -44,7 +44,10 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StageTarget:
-    """The attempt of a task that stages; a commit names it to make its messages visible."""
+    """The attempt of a task that stages; a commit names it to make its messages visible.
+
+    Its fields are named as those of the request.
+    """
 
     job: str
     epoch: int
@@ -135,15 +138,7 @@ class AsyncJobs(Openable):
         FencedError
             If a newer driver has taken over the job.
         """
-        ext = {
-            "job": target.job,
-            "epoch": str(target.epoch),
-            "batch": str(target.batch),
-            "stage": str(target.stage),
-            "partition": str(target.partition),
-            "attempt": str(target.attempt),
-            "chunk": str(chunk),
-        }
+        ext = {name: str(value) for name, value in asdict(target).items()} | {"chunk": str(chunk)}
         await self._send(lambda: Command(RequestCode.STAGE, ext, body))
         self._chunks += 1
         self._staged_bytes += len(body)

@@ -10,14 +10,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import field
 
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.errors import NotFoundError, TopicNotFoundError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import ConsumerConnections, dead_letter_topic
-from headrace.protocol.routes import JsonBody, loads
+from headrace.protocol.routes import TopicList, loads
 from headrace.protocol.transactions import CommitRecord, StagedBatch
 
 if TYPE_CHECKING:
@@ -72,10 +71,6 @@ class QueueProgress:
 
 
 _NOTHING = timedelta(0)
-
-
-class _Topics(JsonBody):
-    topic_list: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +146,7 @@ async def topics_of_group(client: AsyncClient, group: str) -> list[str]:
             broker, lambda: Command(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
         )
         if answer.payload:
-            found.update(loads(answer.payload, _Topics).topic_list)
+            found.update(loads(answer.payload, TopicList).topic_list)
     for connections in await connections_of_group(client, group):
         found.update(connections.subscription_table)
     found.discard(dead_letter_topic(group))

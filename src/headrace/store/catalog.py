@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from headrace.store.compaction import CompactionSettings, StoreClock
 
 
-# The compaction logs of a store, opened when they are first needed.
-
 # Folders of queues that are gone: deleted topics leave them behind when a crash comes between.
 
 

@@ -422,8 +422,6 @@ class Upkeep:
                     self._logs.of(view)
 
 
-# Opening a store: its parts, recovered and put together.
-
 # Making index units again from the log, when an index file is damaged or lost.
 
 

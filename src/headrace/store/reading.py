@@ -28,13 +28,6 @@ if TYPE_CHECKING:
     from headrace.store.log import CommitLog
 
 
-# Reading compacted topics: the old part from the compaction log, the rest from the commit log.
-#
-# The seam is the compaction log's next offset.  Everything below it is read there, everything from
-# it on is in the dense index: nothing is skipped, nothing comes twice.
-
-# Cuts: several queues, each up to its last message before one position of the commit log.
-
 Int64s = npt.NDArray[np.int64]
 
 
@@ -170,7 +163,8 @@ class OldPart:
     def __init__(self, view: IndexView, log: QueueLog) -> None:
         self._view = view
         self._log = log
-        #: Everything below is in the compaction log, everything else in the commit log.
+        #: Everything below is in the compaction log, everything else in the commit log: nothing is
+        #: skipped, nothing comes twice.
         self.seam = min(log.next_offset, view.max_offset)
 
     @property

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.broker.access.accounts import AccessRules, Account, Permission, load_rules, read_rules
-from headrace.broker.access.guard import NEEDS, Guard, Need, needs_of
+from headrace.broker.access.accounts import Permission, load_rules, read_rules
+from headrace.broker.access.guard import NEEDS, Guard
 
-__all__ = [
-    "NEEDS",
-    "AccessRules",
-    "Account",
-    "Guard",
-    "Need",
-    "Permission",
-    "load_rules",
-    "needs_of",
-    "read_rules",
-]
+__all__ = ["NEEDS", "Guard", "Permission", "load_rules", "read_rules"]

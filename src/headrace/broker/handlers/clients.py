@@ -26,7 +26,7 @@ from headrace.protocol.groups import (
 )
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import decode_offset_id
-from headrace.protocol.routes import DataVersion, QueueRef, dumps, loads
+from headrace.protocol.routes import DataVersion, MessageQueue, dumps, loads
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
@@ -103,7 +103,9 @@ async def _status(core: Core, member: Member, topic: str, group: str) -> dict[st
         return None
     body = loads(answer.payload or b"{}", dict[str, dict[str, int]])
     # Keys come as objects, and go out as text that holds their JSON.
-    return {QueueRef.of_key(key).key: at for key, at in body.get("messageQueueTable", {}).items()}
+    return {
+        MessageQueue.of_key(key).key: at for key, at in body.get("messageQueueTable", {}).items()
+    }
 
 
 def query_assignment(core: Core, request: Request) -> Command:
@@ -114,7 +116,9 @@ def query_assignment(core: Core, request: Request) -> Command:
     if strategy != "AVG":
         raise InvalidParameterError(f"queues cannot be shared by the rule {strategy!r}: use 'AVG'")
     config = core.topics.get(topic)
-    queues = [QueueRef(topic, core.name, queue_id) for queue_id in range(config.read_queue_nums)]
+    queues = [
+        MessageQueue(topic, core.name, queue_id) for queue_id in range(config.read_queue_nums)
+    ]
     if asked.get("messageModel") != "BROADCASTING":
         group = core.clients.group(name)
         ids = group.client_ids() if group else []
@@ -348,7 +352,7 @@ def check_client_config(_core: Core, request: Request) -> Command:
 async def lock_queues(core: Core, request: Request) -> Command:
     """Let a client consume queues alone, for a while."""
     asked = await core.read(request, LockRequest)
-    granted: list[QueueRef] = []
+    granted: list[MessageQueue] = []
     async for part in core.in_parts(asked.mq_set):
         names = {(queue.topic, queue.queue_id): queue for queue in part}
         found = core.locks.acquire(

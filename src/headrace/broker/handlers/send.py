@@ -47,10 +47,6 @@ if TYPE_CHECKING:
     from headrace.protocol.routes import TopicConfig
 
 
-# Requests of tools for single messages: by id and by key.
-
-# Requests of producers about their transactions.
-
 _OUTCOMES = {
     int(SysFlag.COMMITTED): Outcome.COMMITTED,
     int(SysFlag.ROLLED_BACK): Outcome.ROLLED_BACK,

@@ -12,7 +12,7 @@ from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.routes import (
     DataVersion,
     MappingDetail,
-    QueueRef,
+    MessageQueue,
     TopicConfig,
     TopicConfigList,
     TopicConfigTable,
@@ -53,7 +53,7 @@ def _stats(core: Core, group: str, topics: Iterable[str]) -> dict[str, dict[str,
     for topic in topics:
         config = core.topics.find(topic)
         for queue_id in range(config.read_queue_nums if config else 0):
-            key = QueueRef(topic, core.name, queue_id).key
+            key = MessageQueue(topic, core.name, queue_id).key
             table[key] = _progress(core, group, topic, queue_id)
     return table
 
@@ -106,7 +106,7 @@ def get_time_span(core: Core, request: Request) -> Command:
         waits = consumed is None or consumed < bounds.max_offset
         rows.append(
             {
-                "messageQueue": QueueRef(topic, core.name, queue_id),
+                "messageQueue": MessageQueue(topic, core.name, queue_id),
                 "minTimeStamp": _stored(core, topic, queue_id, bounds.min_offset),
                 "maxTimeStamp": latest,
                 "consumeTimeStamp": seen,
@@ -136,7 +136,7 @@ def reset_offsets(core: Core, request: Request) -> Command:
     core.offsets.reset(group, topic, moved)
     # Pulls that wait for a message are told at once.
     core.arrived([(topic, queue_id) for queue_id in moved])
-    table = {QueueRef(topic, core.name, queue_id).key: to for queue_id, to in moved.items()}
+    table = {MessageQueue(topic, core.name, queue_id).key: to for queue_id, to in moved.items()}
     return request.reply(body=dumps({"offsetTable": table}))
 
 
@@ -335,7 +335,7 @@ def get_topic_stats(core: Core, request: Request) -> Command:
     for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
         bounds = core.store.bounds(topic, queue_id)
         empty = bounds.min_offset == bounds.max_offset
-        table[QueueRef(topic, core.name, queue_id).key] = {
+        table[MessageQueue(topic, core.name, queue_id).key] = {
             "minOffset": bounds.min_offset,
             "maxOffset": bounds.max_offset,
             "lastUpdateTimestamp": 0

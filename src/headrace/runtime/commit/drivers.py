@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError, StateError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult
-from headrace.protocol.routes import QueueRef, dumps, loads
+from headrace.protocol.routes import dumps, loads
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ class Lease:
         return self._client.queues(self._topic, for_="write")[0]
 
     def _body(self, queue: MessageQueue, owner: str) -> bytes:
-        ref = QueueRef(queue.topic, queue.broker, queue.queue_id)
-        return dumps(LockRequest(consumer_group=self._job, client_id=owner, mq_set=[ref]))
+        return dumps(LockRequest(consumer_group=self._job, client_id=owner, mq_set=[queue]))
 
 
 _FORM = re.compile(

@@ -3,22 +3,7 @@
 from __future__ import annotations
 
 from headrace.store.compaction.compactor import CompactionSettings, StoreClock
-from headrace.store.compaction.manifest import (
-    CompactionReport,
-    Damage,
-    Dirt,
-    QueueLogStatistics,
-    QueueRead,
-)
+from headrace.store.compaction.manifest import CompactionReport
 from headrace.store.compaction.queue_log import QueueLog
 
-__all__ = [
-    "CompactionReport",
-    "CompactionSettings",
-    "Damage",
-    "Dirt",
-    "QueueLog",
-    "QueueLogStatistics",
-    "QueueRead",
-    "StoreClock",
-]
+__all__ = ["CompactionReport", "CompactionSettings", "QueueLog", "StoreClock"]

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from headrace.store.compaction.recovery import EntryRun
 
 
-# Settings of compaction.
-
 # The clock of a store: wall time for people, elapsed time for promises.
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

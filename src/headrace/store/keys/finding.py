@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from headrace.store.reading import Reader
 
 
-# From a stretch of the log to its keys: one hash and one position for each word of a record.
-
 # Hashes of many words at once, 64 bits each: what the index of keys is sorted by.
 #
 # The same word has the same hash on every machine and in every release, as the hashes are on disk.
