@@ -7,7 +7,6 @@ import logging
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -152,13 +151,6 @@ CLOSED_TOPICS = {
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _MOST_QUEUES = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class _Defaults:
-    cluster: str
-    broker: str
-    queues: int
 
 
 class TopicTable:

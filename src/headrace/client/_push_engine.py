@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import field
 
-from headrace.client._consuming import (
-    ConcurrentWorkers,
-    MessageProcessing,
-    OrderedWorkers,
-    SendBack,
-    Workers,
-)
+from headrace.client import _consuming
 from headrace.client._intake import IntakeLimits, QueueIntake
 from headrace.client._sharing import Sharing, Start, first_offset
 from headrace.client.groups import PullSize
@@ -37,7 +31,6 @@ from headrace.protocol.routes import JsonBody, MessageQueue, dumps, loads
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from headrace.client._consuming import ProcessQueue
     from headrace.client._listening import Listening
     from headrace.client.client import AsyncClient
     from headrace.client.deliveries import Outcome
@@ -281,9 +274,9 @@ class PushEngine:
         self._positions = _positions(puller, role.client_id, options)
         ordered = options.orderly and not options.broadcasting
         self._locks = MemberLocks(client, group, role.client_id) if ordered else None
-        self._back = SendBack(client, group, options.times)
+        self._back = _consuming.SendBack(client, group, options.times)
         give_back = None if options.broadcasting else self._give_back
-        self._processing = MessageProcessing(listening.hear, give_back, self._freed)
+        self._processing = _consuming.MessageProcessing(listening.hear, give_back, self._freed)
         self._workers = self._make_workers()
         self._intake = self._make_intake(puller, subscriptions)
         self._committed: dict[MessageQueue, int] = {}
@@ -309,11 +302,13 @@ class PushEngine:
             on_failure=self._on_failure,
         )
 
-    def _make_workers(self) -> Workers:
+    def _make_workers(self) -> _consuming.Workers:
         options = self._options
         if not options.orderly:
-            return ConcurrentWorkers(self._processing, options.concurrency, self._on_failure)
-        return OrderedWorkers(
+            return _consuming.ConcurrentWorkers(
+                self._processing, options.concurrency, self._on_failure
+            )
+        return _consuming.OrderedWorkers(
             self._processing,
             options.concurrency,
             suspend=options.suspend,
@@ -391,7 +386,7 @@ class PushEngine:
 
     async def give_up(self, queues: set[MessageQueue]) -> None:
         """Stop reading queues; other members go on behind what is committed now."""
-        left: list[ProcessQueue] = []
+        left: list[_consuming.ProcessQueue] = []
         for queue in queues & set(self._intake.open):
             process = await self._intake.stop(queue)
             if self._locks is None:
@@ -406,7 +401,7 @@ class PushEngine:
         for process in left:
             await self._workers.finish(process)
 
-    async def _retire(self, process: ProcessQueue, locks: MemberLocks) -> None:
+    async def _retire(self, process: _consuming.ProcessQueue, locks: MemberLocks) -> None:
         """Keep the lock until the message that is worked on is done."""
         process.waiting.clear()
         try:
@@ -417,7 +412,7 @@ class PushEngine:
         finally:
             del self._retiring[process.queue]
 
-    def _may_process(self, process: ProcessQueue) -> bool:
+    def _may_process(self, process: _consuming.ProcessQueue) -> bool:
         if self._locks is None or self._locks.holds(process.queue):
             return True
         logger.warning("group %r: the lock on %s was lost", self._group, process.queue)
@@ -437,7 +432,7 @@ class PushEngine:
     def _freed(self) -> None:
         self._intake.freed()
 
-    def _moved(self, old: ProcessQueue, new: ProcessQueue) -> None:
+    def _moved(self, old: _consuming.ProcessQueue, new: _consuming.ProcessQueue) -> None:
         self._committed.pop(old.queue, None)
         self._run("finishing", self._workers.finish(old))
         self._workers.start(new)
@@ -445,11 +440,11 @@ class PushEngine:
     # What is done
 
     async def _give_back(
-        self, process: ProcessQueue, message: StoredMessage, outcome: Outcome
+        self, process: _consuming.ProcessQueue, message: StoredMessage, outcome: Outcome
     ) -> None:
         await self._back.give_back(process.queue, message, outcome)
 
-    async def _commit(self, processes: list[ProcessQueue]) -> None:
+    async def _commit(self, processes: list[_consuming.ProcessQueue]) -> None:
         offsets = {p.queue: p.committable for p in processes if not p.dropped}
         due = {q: offset for q, offset in offsets.items() if self._committed.get(q) != offset}
         if not due:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,14 +16,11 @@ from headrace.errors import NotFoundError, TopicNotFoundError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import ConsumerConnections, dead_letter_topic
-from headrace.protocol.routes import TopicList, loads
+from headrace.protocol.routes import MessageQueue, TopicList, loads
 from headrace.protocol.transactions import CommitRecord, StagedBatch
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from headrace.client.client import AsyncClient
-    from headrace.protocol.routes import MessageQueue
 
 
 # Where queues, groups and jobs stand, as the administration shows it.

@@ -65,15 +65,6 @@ def keeps_newest(attributes: Mapping[str, str]) -> bool:
     return COMPACTED.items() <= attributes.items()
 
 
-def write_attributes(attributes: Mapping[str, str]) -> str:
-    """Write the string that gives a new topic its attributes.
-
-    >>> write_attributes({"cleanup.policy": "COMPACTION"})
-    '+cleanup.policy=COMPACTION'
-    """
-    return ",".join(f"+{key}={value}" for key, value in attributes.items())
-
-
 def apply_attributes(current: Mapping[str, str] | None, changes: str) -> dict[str, str]:
     """Change a topic's attributes.
 

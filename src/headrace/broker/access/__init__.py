@@ -1,7 +1,5 @@
 """Access control: who may send which requests, by access key and signature."""
 
-from __future__ import annotations
-
 from headrace.broker.access.accounts import Permission, load_rules, read_rules
 from headrace.broker.access.guard import NEEDS, Guard
 

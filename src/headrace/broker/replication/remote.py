@@ -9,14 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from headrace.errors import ConnectionFailedError, RequestTimeoutError, broker_error
-from headrace.protocol.frames import Command, Credentials, FrameBuffer, encode, sign
-
-if TYPE_CHECKING:
-    from headrace.protocol.frames import Buffer
-
+from headrace.protocol.frames import Buffer, Command, Credentials, FrameBuffer, encode, sign
 
 _READ = 1 << 20
 #: Largest answer that is taken, bytes: one entry of the log at least.

@@ -1,7 +1,5 @@
 """Compaction logs: the records of a compacted topic, queue by queue, the latest of each key."""
 
-from __future__ import annotations
-
 from headrace.store.compaction.compactor import CompactionSettings, StoreClock
 from headrace.store.compaction.manifest import CompactionReport
 from headrace.store.compaction.queue_log import QueueLog
