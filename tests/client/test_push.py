@@ -33,7 +33,7 @@ from headrace.errors import ConfigurationError, SettingsError, TopicNotFoundErro
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Buffer, Command
 from headrace.protocol.groups import LockRequest, LockResult, dead_letter_topic
-from headrace.protocol.routes import QueueRef, dumps, loads
+from headrace.protocol.routes import dumps, loads
 from tests.clusters import Cluster
 
 MakeTopic = Callable[..., str]
@@ -406,8 +406,7 @@ def test_a_member_whose_lock_was_taken_begins_anew_behind_the_thief(
         (member,) = Admin(brisk).group_members(group)
 
         def ask(code: RequestCode, client_id: str) -> Buffer:
-            ref = QueueRef(topic, queue.broker, queue.queue_id)
-            body = LockRequest(consumer_group=group, client_id=client_id, mq_set=[ref])
+            body = LockRequest(consumer_group=group, client_id=client_id, mq_set=[queue])
             return brisk.ask_broker(queue.broker, lambda: Command(code, {}, dumps(body))).payload
 
         def is_stolen() -> bool:

@@ -74,7 +74,7 @@ def test_a_route_names_the_holder_of_each_queue() -> None:
     # Queue 2 moved to b with epoch 2; a has not heard of it.
     assert route.holders() == {0: "a", 1: "b", 2: "b"}
     assert [queue.queue_id for queue in route.readable_queues("t")] == [0, 1, 2]
-    assert {queue.broker_name for queue in route.writable_queues("t")} == {LOGICAL_BROKER}
+    assert {queue.broker for queue in route.writable_queues("t")} == {LOGICAL_BROKER}
     assert loads(dumps(route), TopicRoute) == route
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from headrace.protocol.groups import average_rule
-from headrace.protocol.routes import QueueRef
+from headrace.protocol.routes import MessageQueue
 
 MEMBERS = st.lists(st.text(min_size=1, max_size=4), min_size=1, max_size=12, unique=True)
 
@@ -32,8 +32,8 @@ def test_every_queue_has_one_reader(queues: int, members: list[str]) -> None:
 
 
 def test_order_of_the_arguments_does_not_matter() -> None:
-    queues = [QueueRef("t", broker, number) for broker in "ba" for number in (10, 2, 1)]
-    assert average_rule(queues, ["y", "x"], "x") == [QueueRef("t", "a", n) for n in (1, 2, 10)]
+    queues = [MessageQueue("t", broker, number) for broker in "ba" for number in (10, 2, 1)]
+    assert average_rule(queues, ["y", "x"], "x") == [MessageQueue("t", "a", n) for n in (1, 2, 10)]
     assert average_rule(reversed(queues), ["x", "y", "y"], "x") == average_rule(
         queues, ["x", "y"], "x"
     )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import InvalidParameterError
-from headrace.protocol.routes import apply_attributes, write_attributes
+from headrace.protocol.routes import apply_attributes
 
 COMPACTION = {"cleanup.policy": "COMPACTION"}
 
@@ -61,8 +61,3 @@ def test_refused_changes_leave_the_attributes_alone() -> None:
     with pytest.raises(InvalidParameterError):
         apply_attributes(current, "+message.type=FIFO,+color=red")
     assert current == {"message.type": "DELAY"}
-
-
-def test_written_attributes_can_be_applied() -> None:
-    wanted = {"cleanup.policy": "DELETE", "reserve.time": "60000"}
-    assert apply_attributes(None, write_attributes(wanted)) == wanted

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from headrace.errors import ProtocolError
 from headrace.protocol import groups, routes
-from headrace.protocol.routes import JsonBody, QueueRef, dumps, loads
+from headrace.protocol.routes import JsonBody, MessageQueue, dumps, loads
 
 BODIES = [
     value
@@ -52,13 +52,13 @@ def test_members_that_are_none_are_left_out_at_every_depth() -> None:
 
 @given(st.text("abc%_|-", max_size=8), st.text(max_size=5), st.integers(-1, 99))
 def test_queue_is_read_from_its_key(topic: str, broker: str, queue_id: int) -> None:
-    queue = QueueRef(topic, broker.encode("utf-8", "replace").decode(), queue_id)
-    assert QueueRef.of_key(queue.key) == queue
-    assert loads(dumps(queue), QueueRef) == queue
+    queue = MessageQueue(topic, broker.encode("utf-8", "replace").decode(), queue_id)
+    assert MessageQueue.of_key(queue.key) == queue
+    assert loads(dumps(queue), MessageQueue) == queue
 
 
 def test_queues_sort_by_topic_broker_and_id() -> None:
-    queues = [QueueRef("t", "b", 10), QueueRef("t", "b", 9), QueueRef("t", "a", 11)]
+    queues = [MessageQueue("t", "b", 10), MessageQueue("t", "b", 9), MessageQueue("t", "a", 11)]
     assert [queue.queue_id for queue in sorted(queues)] == [11, 9, 10]
 
 

@@ -13,7 +13,7 @@ from headrace.protocol.groups import (
     SubscriptionData,
     split_tags,
 )
-from headrace.protocol.routes import QueueRef, dumps, loads
+from headrace.protocol.routes import MessageQueue, dumps, loads
 
 JAVA_HEARTBEAT = b"""{"clientID":"127.0.0.1@1#2@STREAM","consumerDataSet":[{"consumeFromWhere":
 "CONSUME_FROM_FIRST_OFFSET","consumeType":"CONSUME_ACTIVELY","groupName":"g","messageModel":
@@ -63,7 +63,7 @@ def test_locks_name_queues() -> None:
     body = (
         b'{"clientId":"c","consumerGroup":"g","mqSet":[{"brokerName":"b","queueId":1,"topic":"t"}]}'
     )
-    assert loads(body, LockRequest).mq_set == [QueueRef("t", "b", 1)]
-    assert json.loads(dumps(LockResult(granted=[QueueRef("t", "b", 1)]))) == {
+    assert loads(body, LockRequest).mq_set == [MessageQueue("t", "b", 1)]
+    assert json.loads(dumps(LockResult(granted=[MessageQueue("t", "b", 1)]))) == {
         "lockOKMQSet": [{"topic": "t", "brokerName": "b", "queueId": 1}]
     }

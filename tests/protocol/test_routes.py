@@ -6,8 +6,8 @@ from headrace.protocol.routes import (
     BrokerData,
     ClusterInfo,
     MappingDetail,
+    MessageQueue,
     QueueData,
-    QueueRef,
     TopicConfig,
     TopicRoute,
     dumps,
@@ -78,9 +78,9 @@ def test_queues_follow_permissions_and_masters() -> None:
         ("c", {"0": "c:1"}, 4), ("a", {"1": "a:2"}, 6), ("b", {"0": "b:1"}, 2), ("d", {}, 6)
     )
     assert list(route.readable_queues("t")) == [
-        QueueRef("t", name, queue_id) for name in "acd" for queue_id in (0, 1)
+        MessageQueue("t", name, queue_id) for name in "acd" for queue_id in (0, 1)
     ]
-    assert list(route.writable_queues("t")) == [QueueRef("t", "b", 0)]
+    assert list(route.writable_queues("t")) == [MessageQueue("t", "b", 0)]
     assert route.address_of("a") is None
     assert route.address_of("nobody") is None
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from headrace.protocol.groups import ConsumerConnections, ConsumeStats, TopicOffset, TopicStats
-from headrace.protocol.routes import QueueRef, dumps, loads
+from headrace.protocol.routes import MessageQueue, dumps, loads
 
 STATS = b"""{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:{
 "lastUpdateTimestamp":1700000000000,"maxOffset":5,"minOffset":0}},"topicPutTps":0.5}"""
@@ -12,12 +12,12 @@ STATS = b"""{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:{
 def test_stats_of_a_real_broker_are_read() -> None:
     stats = loads(STATS, TopicStats)
     ((key, offset),) = stats.offset_table.items()
-    assert QueueRef.of_key(key) == QueueRef("T", "broker-a", 0)
+    assert MessageQueue.of_key(key) == MessageQueue("T", "broker-a", 0)
     assert (offset.min_offset, offset.max_offset) == (0, 5)
 
 
 def test_queues_are_written_as_strings_that_hold_json() -> None:
-    queue = QueueRef("T", "b", 1)
+    queue = MessageQueue("T", "b", 1)
     written = dumps(TopicStats(offset_table={queue.key: TopicOffset(max_offset=3)}))
     (key,) = json.loads(written)["offsetTable"]
     assert json.loads(key) == {"topic": "T", "brokerName": "b", "queueId": 1}

@@ -23,8 +23,8 @@ from headrace.protocol.records import Records, batch_to_records, encode_records
 from headrace.protocol.routes import (
     BrokerData,
     ClusterInfo,
+    MessageQueue,
     QueueData,
-    QueueRef,
     TopicConfig,
     TopicList,
     TopicRoute,
@@ -330,7 +330,7 @@ class SimulatedBroker:
         wanted = [(queue.topic, queue.queue_id) for queue in asked.mq_set]
         now = self._world.now
         granted = self._locks.acquire(asked.consumer_group, asked.client_id, wanted, now=now)
-        refs = [QueueRef(topic, self.name, number) for topic, number in granted]
+        refs = [MessageQueue(topic, self.name, number) for topic, number in granted]
         result = LockResult(granted=refs)
         answer(command.reply(body=dumps(result)))
 

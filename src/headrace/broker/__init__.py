@@ -1,7 +1,5 @@
 """The embedded broker: name server and broker of a RocketMQ cluster in one Python process."""
 
-from __future__ import annotations
-
 from headrace.broker.embedded import BrokerProcess, EmbeddedBroker, spawn_broker
 from headrace.broker.replication.remote import PeerSecurity
 from headrace.broker.server import BrokerServer, BrokerStatistics

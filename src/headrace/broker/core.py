@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from headrace.broker import waiting
 from headrace.broker.clients import ClientRegistry, Notify, QueueLocks
 from headrace.broker.delays import DelayedDelivery
 from headrace.broker.jobs import JobBook
 from headrace.broker.naming.registry import NameServer
 from headrace.broker.offsets import ConsumerOffsets, GroupTable, Questions
 from headrace.broker.replication.replicas import Replication
-from headrace.broker.requests import Outcome, Refusals, Request
+from headrace.broker.requests import Outcome, Peer, Refusals, Request
 from headrace.broker.snapshots import SavedTable, load_snapshot, save_snapshot
 from headrace.broker.static_topics import Rate, StaticTopics
 from headrace.broker.topics import (
@@ -30,14 +31,6 @@ from headrace.broker.topics import (
     is_compacted,
 )
 from headrace.broker.transactions import Transactions
-from headrace.broker.waiting import (
-    AppendOutcome,
-    Appends,
-    LongPolls,
-    Mailbox,
-    OnAppended,
-    Queue,
-)
 from headrace.errors import (
     BrokerBusyError,
     BrokerError,
@@ -46,17 +39,15 @@ from headrace.errors import (
     StoreError,
 )
 from headrace.protocol.codes import RequestCode
-from headrace.protocol.groups import SubscriptionGroupConfig
+from headrace.protocol.groups import Heartbeat, SubscriptionGroupConfig
 from headrace.protocol.records import largest_records
 from headrace.protocol.routes import COMPACTED, MappingDetail, TopicConfig, dumps
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.broker.drafts import Draft
-    from headrace.broker.requests import Peer
     from headrace.broker.settings import BrokerSettings
     from headrace.protocol.frames import Buffer
-    from headrace.protocol.groups import Heartbeat
     from headrace.store import AppendResult, MessageStore, QueueAppend
 
 
@@ -121,11 +112,11 @@ class Core:
         self.port = port
         self.started = self.now()
         self.loop = asyncio.get_running_loop()
-        self.mailbox = Mailbox(self.loop)
-        self._appends = Appends(store, self.mailbox, self.loop)
+        self.mailbox = waiting.Mailbox(self.loop)
+        self._appends = waiting.Appends(store, self.mailbox, self.loop)
         self.pool = ThreadPoolExecutor(4, thread_name_prefix="headrace-broker")
         self.peers: dict[int, Peer] = {}
-        self.polls = LongPolls()
+        self.polls = waiting.LongPolls()
         self.locks = QueueLocks(settings.lock_expiry.total_seconds(), settings.limits.max_locks)
         self.clients = ClientRegistry(settings.client_expiry.total_seconds())
         self.jobs = JobBook()
@@ -151,7 +142,7 @@ class Core:
         #: What waits until a topic is durable.
         self._held: list[tuple[str, Callable[[StoreError | None], None]]] = []
         #: This broker's part in replication.
-        self.replication = Replication(self)
+        self.replication: Replication = Replication(self)
         #: The task that follows a primary, while this broker follows one.
         self.follower: Following | None = None
         #: What clients were asked.
@@ -372,18 +363,22 @@ class Core:
             await self.stored(deleted)
         return found
 
-    def arrived(self, queues: Collection[Queue]) -> None:
+    def arrived(self, queues: Collection[waiting.Queue]) -> None:
         """Wake who waits for messages of these queues; any thread may call."""
         # Safe from another thread: who waits registers first and looks again after that.
         if not self.polls.is_empty:
             self.mailbox.post(partial(self._wake, queues))
 
-    def _wake(self, queues: Collection[Queue]) -> None:
+    def _wake(self, queues: Collection[waiting.Queue]) -> None:
         for poll in self.polls.arrived(queues):
             poll.wake()
 
     def wait(
-        self, queues: Collection[Queue], seconds: float, peer: Peer, wake: Callable[[], None]
+        self,
+        queues: Collection[waiting.Queue],
+        seconds: float,
+        peer: Peer,
+        wake: Callable[[], None],
     ) -> Callable[[], None]:
         """Call back on the next message of the queues or when time is up, while the peer is there.
 
@@ -421,7 +416,7 @@ class Core:
                 code, ext = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": notice.group}
                 self.questions.tell(peer, code, ext)
 
-    def append(self, appends: list[QueueAppend], done: OnAppended) -> None:
+    def append(self, appends: list[QueueAppend], done: waiting.OnAppended) -> None:
         """Append messages and call back, on the loop, when they are stored or were refused."""
         if self.settings.min_replicas:
             done = self.replication.after(appends, done)
@@ -436,7 +431,7 @@ class Core:
 
     async def appended(self, appends: list[QueueAppend]) -> list[AppendResult]:
         """Append messages and wait until they are stored."""
-        ended: asyncio.Future[AppendOutcome] = self.loop.create_future()
+        ended: asyncio.Future[waiting.AppendOutcome] = self.loop.create_future()
         self.append(appends, ended.set_result)
         outcome = await ended
         if outcome.error is not None:

@@ -30,12 +30,11 @@ from headrace.protocol.properties import (
     TIMER_OUT_MS,
 )
 from headrace.protocol.records import encode_record, join_records
-from headrace.store import QueueAppend
+from headrace.store import MessageStore, QueueAppend, ReadResult
 
 if TYPE_CHECKING:
     from headrace.broker.settings import BrokerSettings
     from headrace.broker.topics import TopicTable
-    from headrace.store import MessageStore, ReadResult
 
 T = TypeVar("T")
 

@@ -10,16 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from headrace import errors
 from headrace.broker.topics import check_topic_name
-from headrace.errors import (
-    CommitLostError,
-    FencedError,
-    InputMissingError,
-    InvalidParameterError,
-    NoPermissionError,
-    PredecessorMismatchError,
-    StagedPartMissingError,
-)
 from headrace.protocol.transactions import (
     COMMIT_TOPIC_SUFFIX,
     CommitAnswer,
@@ -177,7 +169,7 @@ class JobBook:
             message = f"epoch {record.epoch} of job {record.job!r} was open when this broker took"
             message += f" the place of another: what batch {record.batch} has read may differ here"
             hint = "The job goes back to its last commit, and opens a new epoch."
-            raise InputMissingError(message, hint=hint)
+            raise errors.InputMissingError(message, hint=hint)
         _check_follows(request, 0 if newest is None else newest.batch)
         return None
 
@@ -198,7 +190,7 @@ class JobBook:
         if account is not None and owner not in ("", account):
             message = f"job {job!r} belongs to the account {owner!r}, not to {account!r}"
             hint = f"An admin can give it away: headrace job give {job} {account}"
-            raise NoPermissionError(message, hint=hint)
+            raise errors.NoPermissionError(message, hint=hint)
 
     def check_not_lost(self, job: str, commit_topic: str) -> None:
         """Refuse a job of which nobody knows what it has published: it would publish again.
@@ -220,20 +212,20 @@ class JobBook:
         if 0 < request.after < newest and not lost:
             message = f"job {request.job!r} was taken over: epoch {newest} is open by"
             message += f" {state.driver or 'another driver'}, this one had epoch {request.after}"
-            raise FencedError(message, hint=_STOP)
+            raise errors.FencedError(message, hint=_STOP)
 
     def _check_epoch(self, job: str, epoch: int, newest: CommitRecord | None, what: str) -> None:
         if newest is None:
             message = f"job {job!r} cannot {what} in epoch {epoch}: it was never opened"
             hint = "Open the job first (OPEN_JOB)."
-            raise InvalidParameterError(f"{message} at this broker", hint=hint)
+            raise errors.InvalidParameterError(f"{message} at this broker", hint=hint)
         if epoch > newest.epoch:
             message = f"job {job!r} cannot {what} in epoch {epoch}: the newest is {newest.epoch}"
             hint = "It has lost what was written since, or another took its place that it cannot reach."
-            raise InputMissingError(f"{message} at this broker", hint=hint)
+            raise errors.InputMissingError(f"{message} at this broker", hint=hint)
         if epoch < newest.epoch:
             message = f"job {job!r} cannot {what} in epoch {epoch}: epoch {newest.epoch} is open"
-            raise FencedError(message, hint=_STOP)
+            raise errors.FencedError(message, hint=_STOP)
 
 
 def check_commit_topic(job: str, commit_topic: str) -> None:
@@ -247,7 +239,7 @@ def check_commit_topic(job: str, commit_topic: str) -> None:
     expected = job + COMMIT_TOPIC_SUFFIX
     if not job or commit_topic != expected:
         message = f"{commit_topic[:300]!r} cannot be the commit topic of job {job[:200]!r}"
-        raise InvalidParameterError(message, hint=f"It is {expected[:300]!r}.")
+        raise errors.InvalidParameterError(message, hint=f"It is {expected[:300]!r}.")
     check_topic_name(expected)
 
 
@@ -267,25 +259,29 @@ def check_parts(request: CommitRequest, staged: Staged) -> None:
                 f" {part.stage}, partition {part.partition}, attempt {part.attempt} the broker"
                 f" holds {held[0]} of {part.chunks} chunks and {held[1]} of {part.records} records"
             )
-            raise StagedPartMissingError(message, hint="Process the batch anew and stage it again.")
+            raise errors.StagedPartMissingError(
+                message, hint="Process the batch anew and stage it again."
+            )
 
 
-def _lost(job: str, commit_topic: str, which: str) -> CommitLostError:
+def _lost(job: str, commit_topic: str, which: str) -> errors.CommitLostError:
     message = f"job {job!r} stays closed: its newest commit, {which} of topic"
     message += f" {commit_topic!r}, is lost, and so is what it has published by then"
-    return CommitLostError(message, hint=_RESTORE.format(commit_topic, job))
+    return errors.CommitLostError(message, hint=_RESTORE.format(commit_topic, job))
 
 
 def _check_owner(topic: str, owner: str, job: str) -> None:
     if owner != job:
         message = f"commit topic {topic!r} belongs to job {owner!r}, not to {job!r}"
-        raise InvalidParameterError(message, hint="Give every job a commit topic of its own.")
+        raise errors.InvalidParameterError(
+            message, hint="Give every job a commit topic of its own."
+        )
 
 
 def _check_is_next(job: str, batch: int, last: int) -> None:
     if batch <= last:
         message = f"batch {batch} of job {job!r} is committed: nothing more can be staged for"
-        raise PredecessorMismatchError(f"{message} it (the last one is {last})")
+        raise errors.PredecessorMismatchError(f"{message} it (the last one is {last})")
 
 
 def _check_follows(request: CommitRequest, last: int) -> None:
@@ -294,7 +290,7 @@ def _check_follows(request: CommitRequest, last: int) -> None:
         message = f"batch {record.batch} of job {record.job!r} builds on batch"
         message += f" {request.previous}, but the last committed one is {last}"
         hint = "Ask where the job stands (PLAN_BATCH) and go on from there."
-        raise PredecessorMismatchError(message, hint=hint)
+        raise errors.PredecessorMismatchError(message, hint=hint)
 
 
 def check_commit(request: CommitRequest) -> None:
@@ -308,17 +304,17 @@ def check_commit(request: CommitRequest) -> None:
     record = request.record
     where = f"the commit of batch {record.batch} of job {record.job!r}"
     if record.kind != "commit":
-        raise InvalidParameterError(f"{where} carries a record of kind {record.kind!r}")
+        raise errors.InvalidParameterError(f"{where} carries a record of kind {record.kind!r}")
     if record.batch != request.previous + 1:
-        raise InvalidParameterError(f"{where} says it builds on batch {request.previous}")
+        raise errors.InvalidParameterError(f"{where} says it builds on batch {request.previous}")
     check_commit_topic(record.job, request.commit_topic)
     for queue, offset in record.offsets.items():
         if split_queue_name(queue) is None or not 0 <= offset < _MOST_MESSAGES:
             message = f"{where} says that queue {queue!r} is read up to {offset}"
             hint = "A queue is named topic@broker@queue-id, and its offsets begin at 0."
-            raise InvalidParameterError(message, hint=hint)
+            raise errors.InvalidParameterError(message, hint=hint)
     places = [(part.stage, part.partition) for part in request.parts]
     if len(set(places)) != len(places):
         twice = min(place for place in set(places) if places.count(place) > 1)
         message = f"{where} names two attempts of stage {twice[0]}, partition {twice[1]}"
-        raise InvalidParameterError(message)
+        raise errors.InvalidParameterError(message)

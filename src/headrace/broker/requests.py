@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from headrace.errors import (
-    BrokerError,
-    BrokerStorageError,
-    CorruptLogError,
-    HeadraceError,
-    InvalidParameterError,
-    MessageTooLargeError,
-    NotPrimaryError,
-    ProtocolError,
-    StoreError,
-)
+from headrace import errors
 from headrace.protocol.codes import ResponseCode
 from headrace.protocol.frames import Buffer, Command, request_name
 from headrace.protocol.replication import PRIMARY
@@ -97,7 +87,7 @@ class Request:
         value = self.command.ext.get(name, default)
         if value is None:
             what = request_name(self.command.code)
-            raise InvalidParameterError(f"{what} lacks the field {name!r}")
+            raise errors.InvalidParameterError(f"{what} lacks the field {name!r}")
         return value
 
     def number(self, name: str, default: int | None = None, *, signed: bool = True) -> int:
@@ -119,7 +109,7 @@ class Request:
             return number
         what = request_name(self.command.code)
         message = f"field {name!r} of {what} is {value[:40]!r}, which is no integer of 64 bits"
-        raise InvalidParameterError(message)
+        raise errors.InvalidParameterError(message)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Read a field that holds true or false."""
@@ -164,7 +154,7 @@ class Request:
         size = len(self.command.payload)
         if size > _MODEST_BODY:
             message = f"the body of {request_name(self.command.code)} has {size} bytes"
-            raise InvalidParameterError(f"{message}, {_MODEST_BODY} are possible")
+            raise errors.InvalidParameterError(f"{message}, {_MODEST_BODY} are possible")
 
     def _json(self) -> Buffer:
         """Return the JSON body unless reading it would take too much memory."""
@@ -175,12 +165,12 @@ class Request:
         name = request_name(self.command.code)
         if size > limits.max_json_body:
             message = f"the body of {name} has {size} bytes, {limits.max_json_body} are possible"
-            raise InvalidParameterError(message, hint="The limit is max_json_body.")
+            raise errors.InvalidParameterError(message, hint="The limit is max_json_body.")
         text = bytes(payload)
         items = sum(map(text.count, (b",", b"{", b"[")))
         if items > limits.max_json_items:
             message = f"the body of {name} has {items} items, {limits.max_json_items} are possible"
-            raise InvalidParameterError(message, hint="The limit is max_json_items.")
+            raise errors.InvalidParameterError(message, hint="The limit is max_json_items.")
         return payload
 
     def strict_body(self, kind: type[T]) -> T:
@@ -195,7 +185,9 @@ class Request:
             return msgspec.json.decode(self._json(), type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             what = request_name(self.command.code)
-            raise InvalidParameterError(f"the body of {what} cannot be read: {error}") from error
+            raise errors.InvalidParameterError(
+                f"the body of {what} cannot be read: {error}"
+            ) from error
 
     def reply(
         self,
@@ -238,11 +230,11 @@ class Refusals:
 
 def failure(request: Request, error: Exception) -> Command:
     """Turn an error into the answer to a request."""
-    if isinstance(error, OSError) and not isinstance(error, HeadraceError):
+    if isinstance(error, OSError) and not isinstance(error, errors.HeadraceError):
         hint = "Make room on the disk, or look at its health; what is stored stays readable."
         message = f"the broker could not write {error.filename or 'a file'}: {error.strerror}"
-        error = BrokerStorageError(message, hint=hint)
-    if not isinstance(error, HeadraceError):
+        error = errors.BrokerStorageError(message, hint=hint)
+    if not isinstance(error, errors.HeadraceError):
         what = request_name(request.command.code)
         if isinstance(error, OverflowError | struct.error):
             # A number of the request does not fit the place that it is for.
@@ -254,18 +246,18 @@ def failure(request: Request, error: Exception) -> Command:
     answer = request.reply(ResponseCode.SYSTEM_ERROR, str(error))
     # Not every number is one that the protocol names.
     answer.code = _number(error)
-    if isinstance(error, NotPrimaryError):
+    if isinstance(error, errors.NotPrimaryError):
         answer.ext[PRIMARY] = error.primary
     return answer
 
 
-def _number(error: HeadraceError) -> int:
-    if isinstance(error, BrokerError):
+def _number(error: errors.HeadraceError) -> int:
+    if isinstance(error, errors.BrokerError):
         return ResponseCode.SYSTEM_ERROR if error.number is None else error.number
-    if isinstance(error, MessageTooLargeError):
+    if isinstance(error, errors.MessageTooLargeError):
         return ResponseCode.MESSAGE_ILLEGAL
-    if isinstance(error, ProtocolError):
+    if isinstance(error, errors.ProtocolError):
         return ResponseCode.INVALID_PARAMETER
-    if isinstance(error, StoreError) and not isinstance(error, CorruptLogError):
+    if isinstance(error, errors.StoreError) and not isinstance(error, errors.CorruptLogError):
         return ResponseCode.STORAGE_FAILED
     return ResponseCode.SYSTEM_ERROR

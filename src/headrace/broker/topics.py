@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -67,13 +66,6 @@ CLOSED_TOPICS = {
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _MOST_QUEUES = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class _Defaults:
-    cluster: str
-    broker: str
-    queues: int
 
 
 class TopicTable:

@@ -4,8 +4,6 @@ Every class exists twice: with ``Async`` in its name for code on an event loop, 
 code that waits.  Both work against ``headrace broker`` and against Apache RocketMQ 5.
 """
 
-from __future__ import annotations
-
 import lazy_loader
 
 # Names are imported at first use: code that only parses a queue's name loads no network code.

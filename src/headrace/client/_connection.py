@@ -6,12 +6,12 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.client.settings import read_certificates
+from headrace.client.settings import ClientSettings, read_certificates
 from headrace.errors import (
     ConnectionFailedError,
     HeadraceError,
@@ -22,9 +22,6 @@ from headrace.errors import (
 from headrace.protocol.frames import Command, FrameBuffer, encode, request_name, sign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headrace.client.settings import ClientSettings
     from headrace.protocol.routes import BrokerData, TopicRoute
 
 

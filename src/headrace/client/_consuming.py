@@ -12,21 +12,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.client.deliveries import (
-    ABANDONED,
-    DEAD_LETTER,
-    DELAY_LEVELS,
-    Outcome,
-    Retry,
-    delay_level_of,
-)
+from headrace.client import deliveries
 from headrace.client.producer import AsyncProducer
 from headrace.durations import format_duration
 from headrace.errors import BrokerError, HeadraceError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import retry_topic
-from headrace.protocol.messages import Message
+from headrace.protocol.messages import Message, StoredMessage
 from headrace.protocol.properties import (
     DELAY,
     MAX_RECONSUME_TIMES,
@@ -37,14 +30,12 @@ from headrace.protocol.properties import (
     TRAN_MSG,
     UNIQ_KEY,
 )
-from headrace.protocol.routes import LOGICAL_BROKER
+from headrace.protocol.routes import LOGICAL_BROKER, MessageQueue
 from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.client._listening import Heard
     from headrace.client.client import AsyncClient
-    from headrace.protocol.messages import StoredMessage
-    from headrace.protocol.routes import MessageQueue
 
 
 # What one queue's reader has received and not processed yet; no I/O.
@@ -137,7 +128,7 @@ class SendBack(AsyncProducer):
         self._max_times = max_times
 
     async def give_back(
-        self, queue: MessageQueue, message: StoredMessage, outcome: Outcome
+        self, queue: MessageQueue, message: StoredMessage, outcome: deliveries.Outcome
     ) -> None:
         """Have a message delivered again later, or make it a dead letter.
 
@@ -170,7 +161,7 @@ class SendBack(AsyncProducer):
         }
         await self.client.ask_queue(queue, lambda: Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
 
-    async def _send_anew(self, message: StoredMessage, outcome: Outcome) -> None:
+    async def _send_anew(self, message: StoredMessage, outcome: deliveries.Outcome) -> None:
         properties = dict(message.properties)
         for name in (DELAY, TIMER_DELAY_MS, TRAN_MSG, RECONSUME_TIME, MAX_RECONSUME_TIMES):
             properties.pop(name, None)
@@ -178,7 +169,7 @@ class SendBack(AsyncProducer):
         properties.setdefault(ORIGIN_MESSAGE_ID, origin)
         properties[RETRY_TOPIC] = message.topic
         times = message.reconsume_times + 1
-        if isinstance(outcome, Retry):
+        if isinstance(outcome, deliveries.Retry):
             properties |= _wait(outcome, message.reconsume_times)
         else:
             # The broker makes a message that has come too often a dead letter.
@@ -198,23 +189,23 @@ class SendBack(AsyncProducer):
         await self._send(choose, Command(RequestCode.SEND_MESSAGE_V2, fields, body), 1, size)
 
 
-def _level(outcome: Outcome) -> int | None:
+def _level(outcome: deliveries.Outcome) -> int | None:
     """Return the delay level that tells a broker what to do; None if there is none."""
-    if not isinstance(outcome, Retry):
+    if not isinstance(outcome, deliveries.Retry):
         return _DEAD
-    return outcome.level if outcome.delay is None else delay_level_of(outcome.delay)
+    return outcome.level if outcome.delay is None else deliveries.delay_level_of(outcome.delay)
 
 
-def _wait(retry: Retry, times: int) -> dict[str, str]:
+def _wait(retry: deliveries.Retry, times: int) -> dict[str, str]:
     if retry.delay is None:
         return {DELAY: str(retry.level or _FIRST_LEVEL + times)}
-    level = delay_level_of(retry.delay)
+    level = deliveries.delay_level_of(retry.delay)
     return {DELAY: str(level)} if level is not None else {TIMER_DELAY_MS: str(retry.delay // _MS)}
 
 
 logger = logging.getLogger("headrace.client")
 
-GiveBack = Callable[["ProcessQueue", "StoredMessage", Outcome], Awaitable[None]]
+GiveBack = Callable[["ProcessQueue", "StoredMessage", deliveries.Outcome], Awaitable[None]]
 _PAUSE = 1.0
 
 
@@ -276,7 +267,7 @@ class MessageProcessing:
         self._on_done()
 
     async def put_away(
-        self, process: ProcessQueue, message: StoredMessage, outcome: Outcome
+        self, process: ProcessQueue, message: StoredMessage, outcome: deliveries.Outcome
     ) -> None:
         """Send a message back, and retry until that works or another member has the queue."""
         while not process.dropped:
@@ -361,7 +352,7 @@ class ConcurrentWorkers:
         heard = await processing.hear(message)
         if heard.outcome is None:
             processing.done(process, message)
-        elif heard.outcome is not ABANDONED:
+        elif heard.outcome is not deliveries.ABANDONED:
             await processing.put_away(process, message, heard.outcome)
         if heard.lingering is not None:
             # The thread is still busy: another message would only wait for it.
@@ -452,16 +443,16 @@ class OrderedWorkers:
             if outcome is None:
                 self._processing.done(process, message)
                 return
-            if outcome is ABANDONED:
+            if outcome is deliveries.ABANDONED:
                 return
-            if outcome is DEAD_LETTER or message.reconsume_times >= self._max_times:
-                await self._processing.put_away(process, message, DEAD_LETTER)
+            if outcome is deliveries.DEAD_LETTER or message.reconsume_times >= self._max_times:
+                await self._processing.put_away(process, message, deliveries.DEAD_LETTER)
                 return
             message = replace(message, reconsume_times=message.reconsume_times + 1)
             if process not in self._ending:
                 await asyncio.sleep(self._pause(outcome).total_seconds())
 
-    async def _hear(self, process: ProcessQueue, message: StoredMessage) -> Outcome:
+    async def _hear(self, process: ProcessQueue, message: StoredMessage) -> deliveries.Outcome:
         async with self._slots:
             self._busy.add(process)
             try:
@@ -473,10 +464,10 @@ class OrderedWorkers:
             finally:
                 self._busy.discard(process)
 
-    def _pause(self, outcome: Outcome) -> timedelta:
-        if isinstance(outcome, Retry):
+    def _pause(self, outcome: deliveries.Outcome) -> timedelta:
+        if isinstance(outcome, deliveries.Retry):
             if outcome.level:
-                return DELAY_LEVELS[outcome.level - 1]
+                return deliveries.DELAY_LEVELS[outcome.level - 1]
             if outcome.delay is not None:
                 return outcome.delay
         return self._suspend

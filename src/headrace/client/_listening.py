@@ -9,16 +9,12 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.client.deliveries import ABANDONED, DEAD_LETTER, Outcome, Retry
 from headrace.errors import ProtocolError
-from headrace.protocol.messages import readable
+from headrace.protocol.messages import StoredMessage, readable
 from headrace.user_lines import user_line
-
-if TYPE_CHECKING:
-    from headrace.protocol.messages import StoredMessage
-
 
 logger = logging.getLogger("headrace.client")
 

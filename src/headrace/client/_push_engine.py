@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import field
 
-from headrace.client._consuming import (
-    ConcurrentWorkers,
-    MessageProcessing,
-    OrderedWorkers,
-    SendBack,
-    Workers,
-)
+from headrace.client import _consuming
 from headrace.client._intake import IntakeLimits, QueueIntake
 from headrace.client._sharing import Sharing, Start, first_offset
 from headrace.client.groups import PullSize
@@ -33,11 +27,10 @@ from headrace.private import owners_folder
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult, retry_topic
-from headrace.protocol.routes import JsonBody, MessageQueue, QueueRef, dumps, loads
+from headrace.protocol.routes import JsonBody, MessageQueue, dumps, loads
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from headrace.client._consuming import ProcessQueue
     from headrace.client._listening import Listening
     from headrace.client.client import AsyncClient
     from headrace.client.deliveries import Outcome
@@ -86,10 +79,7 @@ class LocalOffsets:
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Save offsets; whatever happens, the file holds the old table or the new one."""
         self._offsets.update(offsets)
-        table = {
-            QueueRef(queue.topic, queue.broker, queue.queue_id).key: offset
-            for queue, offset in sorted(self._offsets.items())
-        }
+        table = {queue.key: offset for queue, offset in sorted(self._offsets.items())}
         owners_folder(self._path.parent)
         fresh = self._path.with_name(f"{self._path.name}.tmp")
         with fresh.open("wb") as file:
@@ -193,8 +183,7 @@ class MemberLocks:
             asked = self._now()
             make = partial(Command, RequestCode.LOCK_BATCH_MQ, {}, self._body(part))
             answer = await self._client.ask_broker(broker, make)
-            result = loads(answer.payload, LockResult).granted
-            mine = {MessageQueue(ref.topic, ref.broker_name, ref.queue_id) for ref in result}
+            mine = set(loads(answer.payload, LockResult).granted)
             mine &= set(part)
             if strays := mine - self._wanted:
                 # They were given back while the broker was asked; it may have heard that first.
@@ -241,9 +230,8 @@ class MemberLocks:
         return parts
 
     def _body(self, queues: Collection[MessageQueue]) -> bytes:
-        refs = [QueueRef(queue.topic, queue.broker, queue.queue_id) for queue in queues]
         return dumps(
-            LockRequest(consumer_group=self._group, client_id=self._client_id, mq_set=refs)
+            LockRequest(consumer_group=self._group, client_id=self._client_id, mq_set=list(queues))
         )
 
     def _now(self) -> float:
@@ -286,9 +274,9 @@ class PushEngine:
         self._positions = _positions(puller, role.client_id, options)
         ordered = options.orderly and not options.broadcasting
         self._locks = MemberLocks(client, group, role.client_id) if ordered else None
-        self._back = SendBack(client, group, options.times)
+        self._back = _consuming.SendBack(client, group, options.times)
         give_back = None if options.broadcasting else self._give_back
-        self._processing = MessageProcessing(listening.hear, give_back, self._freed)
+        self._processing = _consuming.MessageProcessing(listening.hear, give_back, self._freed)
         self._workers = self._make_workers()
         self._intake = self._make_intake(puller, subscriptions)
         self._committed: dict[MessageQueue, int] = {}
@@ -314,11 +302,13 @@ class PushEngine:
             on_failure=self._on_failure,
         )
 
-    def _make_workers(self) -> Workers:
+    def _make_workers(self) -> _consuming.Workers:
         options = self._options
         if not options.orderly:
-            return ConcurrentWorkers(self._processing, options.concurrency, self._on_failure)
-        return OrderedWorkers(
+            return _consuming.ConcurrentWorkers(
+                self._processing, options.concurrency, self._on_failure
+            )
+        return _consuming.OrderedWorkers(
             self._processing,
             options.concurrency,
             suspend=options.suspend,
@@ -396,7 +386,7 @@ class PushEngine:
 
     async def give_up(self, queues: set[MessageQueue]) -> None:
         """Stop reading queues; other members go on behind what is committed now."""
-        left: list[ProcessQueue] = []
+        left: list[_consuming.ProcessQueue] = []
         for queue in queues & set(self._intake.open):
             process = await self._intake.stop(queue)
             if self._locks is None:
@@ -411,7 +401,7 @@ class PushEngine:
         for process in left:
             await self._workers.finish(process)
 
-    async def _retire(self, process: ProcessQueue, locks: MemberLocks) -> None:
+    async def _retire(self, process: _consuming.ProcessQueue, locks: MemberLocks) -> None:
         """Keep the lock until the message that is worked on is done."""
         process.waiting.clear()
         try:
@@ -422,7 +412,7 @@ class PushEngine:
         finally:
             del self._retiring[process.queue]
 
-    def _may_process(self, process: ProcessQueue) -> bool:
+    def _may_process(self, process: _consuming.ProcessQueue) -> bool:
         if self._locks is None or self._locks.holds(process.queue):
             return True
         logger.warning("group %r: the lock on %s was lost", self._group, process.queue)
@@ -442,7 +432,7 @@ class PushEngine:
     def _freed(self) -> None:
         self._intake.freed()
 
-    def _moved(self, old: ProcessQueue, new: ProcessQueue) -> None:
+    def _moved(self, old: _consuming.ProcessQueue, new: _consuming.ProcessQueue) -> None:
         self._committed.pop(old.queue, None)
         self._run("finishing", self._workers.finish(old))
         self._workers.start(new)
@@ -450,11 +440,11 @@ class PushEngine:
     # What is done
 
     async def _give_back(
-        self, process: ProcessQueue, message: StoredMessage, outcome: Outcome
+        self, process: _consuming.ProcessQueue, message: StoredMessage, outcome: Outcome
     ) -> None:
         await self._back.give_back(process.queue, message, outcome)
 
-    async def _commit(self, processes: list[ProcessQueue]) -> None:
+    async def _commit(self, processes: list[_consuming.ProcessQueue]) -> None:
         offsets = {p.queue: p.committable for p in processes if not p.dropped}
         due = {q: offset for q, offset in offsets.items() if self._committed.get(q) != offset}
         if not due:

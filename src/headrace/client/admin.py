@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from headrace.client.client import Openable
+from headrace import errors
+from headrace.client.client import AsyncClient, Openable
 from headrace.client.lag import (
     GroupLag,
     JobStanding,
@@ -20,12 +21,6 @@ from headrace.client.lag import (
 )
 from headrace.client.pulling import AsyncPullConsumer, topic_fields, whole_milliseconds
 from headrace.durations import format_duration
-from headrace.errors import (
-    ConfigurationError,
-    NotFoundError,
-    RequestTimeoutError,
-    TopicNotFoundError,
-)
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import (
@@ -42,8 +37,6 @@ from headrace.protocol.routes import ClusterInfo, MessageQueue, TopicConfig, Top
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-
-    from headrace.client.client import AsyncClient
 
 
 # The part of the administration that is about groups.
@@ -79,7 +72,7 @@ class GroupAdministration(Openable):
                     part.consumer_offset, part.broker_offset
                 )
         if not found:
-            raise NotFoundError(
+            raise errors.NotFoundError(
                 f"group {group!r} has no offsets" + (f" in topic {topic!r}" if topic else ""),
                 hint="a group appears with its first commit",
             )
@@ -109,7 +102,7 @@ class GroupAdministration(Openable):
         async for table in self._group_tables():
             if group in table:
                 return table[group]
-        raise NotFoundError(
+        raise errors.NotFoundError(
             f"there is no group {group!r}", hint="a group appears with its first member or commit"
         )
 
@@ -241,10 +234,10 @@ class AsyncAdmin(GroupAdministration):
             If the number of queues is not positive, or there is no broker.
         """
         if queues < 1:
-            raise ConfigurationError(f"topic {name!r} cannot have {queues} queues")
+            raise errors.ConfigurationError(f"topic {name!r} cannot have {queues} queues")
         chosen = brokers if brokers is not None else list(await self.client.brokers())
         if not chosen:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"no broker is registered at {self.client.name_servers[0]}",
                 hint="start one, and look at its log if it runs",
             )
@@ -281,7 +274,7 @@ class AsyncAdmin(GroupAdministration):
         """Return whether a topic exists now."""
         try:
             await self.client.route(name, refresh=True)
-        except TopicNotFoundError:
+        except errors.TopicNotFoundError:
             return False
         return True
 
@@ -362,7 +355,7 @@ class AsyncAdmin(GroupAdministration):
         for message in result.messages():
             if message.queue_offset == offset:
                 return message
-        raise NotFoundError(
+        raise errors.NotFoundError(
             f"queue {queue} holds no message at {offset}, "
             f"but {result.min_offset} up to {result.max_offset}"
         )
@@ -381,7 +374,7 @@ class AsyncAdmin(GroupAdministration):
         address = f"{host}:{port}"
         broker = next((n for n, a in (await self.client.brokers()).items() if a == address), None)
         if broker is None:
-            raise NotFoundError(f"no broker at {address}, which the id {offset_id} names")
+            raise errors.NotFoundError(f"no broker at {address}, which the id {offset_id} names")
         ext = {"topic": topic, "offset": str(position)}
         answer = await self.client.ask_broker(
             broker, lambda: Command(RequestCode.VIEW_MESSAGE_BY_ID, ext)
@@ -446,7 +439,7 @@ class AsyncAdmin(GroupAdministration):
                 await again()
                 due = loop.time() + _ROUTE_AGAIN.total_seconds()
             if loop.time() > deadline:
-                raise RequestTimeoutError(
+                raise errors.RequestTimeoutError(
                     f"topic {topic!r} was created on {', '.join(sorted(brokers))}, but after "
                     f"{format_duration(_ROUTE_TIMEOUT)} the name server does not show it",
                     hint="look whether the brokers are registered: `mqadmin clusterList`",
@@ -456,7 +449,7 @@ class AsyncAdmin(GroupAdministration):
     async def _is_routed(self, topic: str, queues: int, brokers: set[str]) -> bool:
         try:
             route = await self.client.route(topic, refresh=True)
-        except TopicNotFoundError:
+        except errors.TopicNotFoundError:
             return False
         ready = {
             part.broker_name

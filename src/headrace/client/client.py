@@ -8,20 +8,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
+from headrace import errors
 from headrace.backoff import Backoff, jitter
 from headrace.client._connection import Session
 from headrace.client.settings import ClientSettings, parse_addresses
-from headrace.errors import (
-    BrokerError,
-    ConnectionFailedError,
-    HeadraceError,
-    NotFoundError,
-    NotPrimaryError,
-    RequestNotSupportedError,
-    RequestTimeoutError,
-    TopicNotFoundError,
-    broker_error,
-)
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command, request_name
 from headrace.protocol.replication import PRIMARY
@@ -43,8 +33,8 @@ async def retrying(
     settings: ClientSettings,
     *,
     patience: Callable[[], float],
-    on_retry: Callable[[HeadraceError], None],
-    final: tuple[type[HeadraceError], ...] = (),
+    on_retry: Callable[[errors.HeadraceError], None],
+    final: tuple[type[errors.HeadraceError], ...] = (),
 ) -> T:
     """Await ``attempt()`` until it succeeds, fails for good, or ``patience()`` seconds are over.
 
@@ -56,7 +46,7 @@ async def retrying(
     while True:
         try:
             return await attempt()
-        except HeadraceError as error:
+        except errors.HeadraceError as error:
             left = started + patience() - loop.time()
             if not error.retriable or isinstance(error, final) or left <= 0:
                 raise
@@ -203,9 +193,9 @@ class AsyncClient(Openable):
             what = f"{address} refused {request_name(command.code)}: "
             what += f"{(answer.remark or 'no reason given').strip()} (code {answer.code})"
             if PRIMARY in answer.ext:
-                raise NotPrimaryError(what, primary=answer.ext[PRIMARY], number=answer.code)
+                raise errors.NotPrimaryError(what, primary=answer.ext[PRIMARY], number=answer.code)
             hint = _hint(answer.code, signed=self.settings.access_key is not None)
-            raise broker_error(answer.code, what, hint=hint)
+            raise errors.broker_error(answer.code, what, hint=hint)
         return answer
 
     async def send_oneway(self, address: str, command: Command) -> None:
@@ -218,7 +208,7 @@ class AsyncClient(Openable):
         self,
         attempt: Callable[[], Awaitable[T]],
         *,
-        final: tuple[type[HeadraceError], ...] = (),
+        final: tuple[type[errors.HeadraceError], ...] = (),
     ) -> T:
         """Await ``attempt()`` again while its failure may pass, up to ``retry_timeout``.
 
@@ -238,7 +228,7 @@ class AsyncClient(Openable):
         """Send a request to the first name server that answers."""
 
         async def attempt() -> Command:
-            failure: HeadraceError | None = None
+            failure: errors.HeadraceError | None = None
             addresses = self._own_session().by_preference(self.name_servers)
             for address in addresses:
                 # All name servers know the same, so a machine that is gone is not waited for.
@@ -246,10 +236,10 @@ class AsyncClient(Openable):
                 try:
                     async with asyncio.timeout(limit):
                         return await self.invoke(address, make(), expect=expect)
-                except NotPrimaryError as error:
+                except errors.NotPrimaryError as error:
                     # A follower hears of new topics from its primary, which may know this one.
                     failure = failure or error
-                except (ConnectionFailedError, RequestTimeoutError) as error:
+                except (errors.ConnectionFailedError, errors.RequestTimeoutError) as error:
                     self._own_session().avoid(address)
                     failure = failure or error
                 except TimeoutError:
@@ -266,7 +256,7 @@ class AsyncClient(Openable):
         *,
         expect: Collection[int] = (0,),
         timeout: timedelta | None = None,
-        final: tuple[type[HeadraceError], ...] = (),
+        final: tuple[type[errors.HeadraceError], ...] = (),
     ) -> Command:
         """Send a request to a broker, by its name, and retry while that may help.
 
@@ -289,7 +279,7 @@ class AsyncClient(Openable):
         address = await self.broker_address(broker)
         try:
             return await self.invoke(address, command, expect=expect, timeout=timeout)
-        except (ConnectionFailedError, NotPrimaryError):
+        except (errors.ConnectionFailedError, errors.NotPrimaryError):
             self._own_session().stale.add(broker)
             raise
 
@@ -318,7 +308,7 @@ class AsyncClient(Openable):
         broker = await self.broker_of(queue)
         try:
             return await self.ask_broker_once(broker, command, expect=expect, timeout=timeout)
-        except BrokerError as error:
+        except errors.BrokerError as error:
             if error.number == ResponseCode.NOT_LEADER_FOR_QUEUE:
                 self.forget_route(queue.topic)
             raise
@@ -378,7 +368,7 @@ class AsyncClient(Openable):
             return queue.broker
         holder = (await self.route(queue.topic)).holders().get(queue.queue_id)
         if holder is None:
-            raise NotFoundError(
+            raise errors.NotFoundError(
                 f"no broker holds queue {queue.queue_id} of the static topic {queue.topic!r} now",
                 hint="look whether its brokers are registered: `mqadmin clusterList`",
             )
@@ -418,7 +408,7 @@ class AsyncClient(Openable):
         if found is None and self._expected:
             raise self._away(f"broker {broker!r} is away")
         if found is None:
-            raise NotFoundError(
+            raise errors.NotFoundError(
                 f"the name server {self.name_servers[0]} knows no broker {broker!r}",
                 hint="`headrace topic list` shows what there is",
             )
@@ -438,7 +428,7 @@ class AsyncClient(Openable):
     async def _has_capabilities(self, broker: str) -> bool:
         try:
             await self.ask_broker(broker, lambda: Command(RequestCode.HEADRACE_CAPABILITIES))
-        except RequestNotSupportedError:
+        except errors.RequestNotSupportedError:
             return False
         return True
 
@@ -450,8 +440,8 @@ class AsyncClient(Openable):
             raise self._away(f"the broker that holds {topic} is away")
         return found
 
-    def _away(self, what: str) -> ConnectionFailedError:
-        return ConnectionFailedError(
+    def _away(self, what: str) -> errors.ConnectionFailedError:
+        return errors.ConnectionFailedError(
             f"{what}: the name server {self.name_servers[0]} does not know it now",
             hint="start it, or mend its connection to the name server; do not make its topics anew"
             " on other brokers. `mqadmin clusterList` shows the brokers that are there",
@@ -463,10 +453,10 @@ class AsyncClient(Openable):
             answer = await self.ask_name_server(
                 lambda: Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
             )
-        except TopicNotFoundError as error:
+        except errors.TopicNotFoundError as error:
             if topic in self._expected:
                 raise self._away(f"the broker that holds {topic} is away") from error
-            raise TopicNotFoundError(
+            raise errors.TopicNotFoundError(
                 f"topic {topic!r} does not exist at {self.name_servers[0]}",
                 hint=f"create it with `headrace topic create {topic}` "
                 "or Admin.create_topic, or correct the name",
@@ -486,7 +476,7 @@ class AsyncClient(Openable):
         limit = self.settings.retry_timeout if self._reached else self.settings.connect_timeout
         return limit.total_seconds()
 
-    def _count_retry(self, _: HeadraceError) -> None:
+    def _count_retry(self, _: errors.HeadraceError) -> None:
         self._retries += 1
 
     def _serve(self, command: Command) -> Command | None:
@@ -501,8 +491,7 @@ class AsyncClient(Openable):
 
 
 def _queues_of(route: TopicRoute, topic: str, for_: Literal["read", "write"]) -> list[MessageQueue]:
-    found = route.readable_queues(topic) if for_ == "read" else route.writable_queues(topic)
-    return [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in found]
+    return list(route.readable_queues(topic) if for_ == "read" else route.writable_queues(topic))
 
 
 def _hint(code: int, *, signed: bool) -> str | None:

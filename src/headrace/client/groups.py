@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from headrace.client._sharing import Sharing, Start, start_offset
-from headrace.client.client import Openable
+from headrace.client.client import AsyncClient, Openable
 from headrace.client.membership import MemberRole, Membership, new_client_id
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.results import PullResult, PullStatus
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from types import TracebackType
 
-    from headrace.client.client import AsyncClient
     from headrace.protocol.routes import MessageQueue
 
 

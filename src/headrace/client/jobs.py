@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from headrace.client.client import Openable
+from headrace import errors
+from headrace.client.client import AsyncClient, Openable
 from headrace.client.pulling import ensure_group
-from headrace.errors import (
-    HeadraceError,
-    InputMissingError,
-    ProtocolError,
-    RequestNotSupportedError,
-    StagedPartMissingError,
-    TopicNotFoundError,
-)
+from headrace.protocol import transactions
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Buffer, Command
-from headrace.protocol.transactions import (
-    CommitAnswer,
-    CommitRequest,
-    OpenAnswer,
-    OpenRequest,
-    PlanAnswer,
-    PlanRequest,
-    check_commit,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from headrace.client.client import AsyncClient
 
 
 T = TypeVar("T")
@@ -44,7 +27,10 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StageTarget:
-    """The attempt of a task that stages; a commit names it to make its messages visible."""
+    """The attempt of a task that stages; a commit names it to make its messages visible.
+
+    Its fields are named as those of the request.
+    """
 
     job: str
     epoch: int
@@ -99,7 +85,7 @@ class AsyncJobs(Openable):
             self._opens, self._plans, self._chunks, self._staged_bytes, self._commits
         )
 
-    async def open(self, request: OpenRequest) -> OpenAnswer:
+    async def open(self, request: transactions.OpenRequest) -> transactions.OpenAnswer:
         """Begin a new epoch: what older epochs still try is refused from here on.
 
         A repeated request may open a second epoch; the answer names the one that counts.
@@ -109,14 +95,16 @@ class AsyncJobs(Openable):
         RequestNotSupportedError
             If the broker is not an embedded one.
         """
-        answer = await self._ask(RequestCode.OPEN_JOB, request, OpenAnswer)
+        answer = await self._ask(RequestCode.OPEN_JOB, request, transactions.OpenAnswer)
         self._opens += 1
         return answer
 
-    async def plan(self, request: PlanRequest) -> PlanAnswer:
+    async def plan(self, request: transactions.PlanRequest) -> transactions.PlanAnswer:
         """Ask where the job stands and how far its next batch may read."""
         wait = timedelta(milliseconds=request.wait)
-        answer = await self._ask(RequestCode.PLAN_BATCH, request, PlanAnswer, wait=wait)
+        answer = await self._ask(
+            RequestCode.PLAN_BATCH, request, transactions.PlanAnswer, wait=wait
+        )
         self._plans += 1
         return answer
 
@@ -135,20 +123,12 @@ class AsyncJobs(Openable):
         FencedError
             If a newer driver has taken over the job.
         """
-        ext = {
-            "job": target.job,
-            "epoch": str(target.epoch),
-            "batch": str(target.batch),
-            "stage": str(target.stage),
-            "partition": str(target.partition),
-            "attempt": str(target.attempt),
-            "chunk": str(chunk),
-        }
+        ext = {name: str(value) for name, value in asdict(target).items()} | {"chunk": str(chunk)}
         await self._send(lambda: Command(RequestCode.STAGE, ext, body))
         self._chunks += 1
         self._staged_bytes += len(body)
 
-    async def commit(self, request: CommitRequest) -> CommitAnswer:
+    async def commit(self, request: transactions.CommitRequest) -> transactions.CommitAnswer:
         """Make a batch visible, all of it or nothing.
 
         Raises
@@ -167,12 +147,12 @@ class AsyncJobs(Openable):
         if request.group not in self._groups:
             await ensure_group(self.client, request.group, [await self._broker()])
             self._groups.add(request.group)
-        check_commit(request.record, len(msgspec.json.encode(request)), _MOST_BYTES)
+        transactions.check_commit(request.record, len(msgspec.json.encode(request)), _MOST_BYTES)
         answer = await self._ask(
             RequestCode.COMMIT_BATCH,
             request,
-            CommitAnswer,
-            final=(StagedPartMissingError, InputMissingError),
+            transactions.CommitAnswer,
+            final=(errors.StagedPartMissingError, errors.InputMissingError),
         )
         self._commits += 1
         return answer
@@ -184,14 +164,14 @@ class AsyncJobs(Openable):
         kind: type[T],
         *,
         wait: timedelta = timedelta(0),
-        final: tuple[type[HeadraceError], ...] = (),
+        final: tuple[type[errors.HeadraceError], ...] = (),
     ) -> T:
         body = msgspec.json.encode(request)
         answer = await self._send(lambda: Command(code, {}, body), wait=wait, final=final)
         try:
             return msgspec.json.decode(answer.payload, type=kind)
         except msgspec.MsgspecError as error:
-            raise ProtocolError(
+            raise errors.ProtocolError(
                 f"the answer to {code.name} is no {kind.__name__}: {error}"
             ) from error
 
@@ -200,14 +180,14 @@ class AsyncJobs(Openable):
         make: Callable[[], Command],
         *,
         wait: timedelta = timedelta(0),
-        final: tuple[type[HeadraceError], ...] = (),
+        final: tuple[type[errors.HeadraceError], ...] = (),
     ) -> Command:
         broker = await self._broker()
         timeout = self.client.settings.request_timeout + wait
         try:
             return await self.client.ask_broker(broker, make, timeout=timeout, final=final)
-        except RequestNotSupportedError as error:
-            raise RequestNotSupportedError(
+        except errors.RequestNotSupportedError as error:
+            raise errors.RequestNotSupportedError(
                 f"broker {broker!r} does not know the requests that commit a batch as one unit",
                 hint="only the broker of `headrace broker` does; on Apache RocketMQ a StreamJob "
                 "commits by its journal topic, and does so by itself",
@@ -216,5 +196,7 @@ class AsyncJobs(Openable):
     async def _broker(self) -> str:
         queues = await self.client.queues(self.commit_topic, for_="write")
         if not queues:
-            raise TopicNotFoundError(f"commit topic {self.commit_topic!r} has no queue to write")
+            raise errors.TopicNotFoundError(
+                f"commit topic {self.commit_topic!r} has no queue to write"
+            )
         return queues[0].broker

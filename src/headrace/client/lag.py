@@ -6,25 +6,21 @@ import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import field
 
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.errors import NotFoundError, TopicNotFoundError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import ConsumerConnections, dead_letter_topic
-from headrace.protocol.routes import JsonBody, loads
+from headrace.protocol.routes import MessageQueue, TopicList, loads
 from headrace.protocol.transactions import CommitRecord, StagedBatch
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from headrace.client.client import AsyncClient
-    from headrace.protocol.routes import MessageQueue
 
 
 # Where queues, groups and jobs stand, as the administration shows it.
@@ -72,10 +68,6 @@ class QueueProgress:
 
 
 _NOTHING = timedelta(0)
-
-
-class _Topics(JsonBody):
-    topic_list: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +143,7 @@ async def topics_of_group(client: AsyncClient, group: str) -> list[str]:
             broker, lambda: Command(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
         )
         if answer.payload:
-            found.update(loads(answer.payload, _Topics).topic_list)
+            found.update(loads(answer.payload, TopicList).topic_list)
     for connections in await connections_of_group(client, group):
         found.update(connections.subscription_table)
     found.discard(dead_letter_topic(group))

@@ -12,21 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import BrokerError, TopicNotFoundError
+from headrace.protocol import groups
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
-from headrace.protocol.groups import (
-    ConsumerData,
-    ConsumerIds,
-    Heartbeat,
-    SubscriptionData,
-    average_rule,
-    retry_topic,
-)
-from headrace.protocol.routes import dumps, loads
+from headrace.protocol.routes import MessageQueue, dumps, loads
 
 if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
-    from headrace.protocol.routes import MessageQueue
 
 
 _numbers = itertools.count(1)
@@ -52,17 +44,17 @@ class MemberRole:
     def heartbeat(self) -> bytes:
         """Return the body of the member's heartbeats."""
         version = time.time_ns() // 1_000_000
-        consumer = ConsumerData(
+        consumer = groups.ConsumerData(
             group_name=self.group,
             consume_type=self.kind,
             message_model=self.model,
             consume_from_where=self.start,
             subscription_data_set=[
-                SubscriptionData.of(topic, tags, version)
+                groups.SubscriptionData.of(topic, tags, version)
                 for topic, tags in self.subscriptions.items()
             ],
         )
-        return dumps(Heartbeat(client_id=self.client_id, consumer_data_set=[consumer]))
+        return dumps(groups.Heartbeat(client_id=self.client_id, consumer_data_set=[consumer]))
 
 
 class Membership:
@@ -94,7 +86,7 @@ class Membership:
         self.changed = asyncio.Event()
         self._client = client
         self._body = role.heartbeat()
-        self._retry_topic = retry_topic(role.group)
+        self._retry_topic = groups.retry_topic(role.group)
         self._stop_listening = client.on_request(
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._notified
         )
@@ -118,7 +110,7 @@ class Membership:
         members = await self._members(await self._client.broker_of(queues[0]))
         if members is None:
             return None
-        return list(average_rule(queues, members, self.role.client_id))
+        return list(groups.average_rule(queues, members, self.role.client_id))
 
     async def leave(self) -> None:
         """Tell the brokers that this member goes."""
@@ -151,7 +143,7 @@ class Membership:
             # The broker has no member at all, not even this one: it was started anew.
             await self.heartbeat()
             return None
-        return loads(answer.payload, ConsumerIds).consumer_id_list
+        return loads(answer.payload, groups.ConsumerIds).consumer_id_list
 
     def _notified(self, command: Command) -> Command | None:
         if command.ext.get("consumerGroup") == self.role.group:

@@ -12,13 +12,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from headrace.client.client import Openable
-from headrace.errors import (
-    ConfigurationError,
-    MessageTooLargeError,
-    ProtocolError,
-    TopicNotFoundError,
-)
+from headrace import errors
+from headrace.client.client import AsyncClient, Openable
 from headrace.keys import encode_key, key_from_properties, partition_of
 from headrace.protocol.batch_columns import encode_batch_columns, keys_properties
 from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
@@ -34,8 +29,6 @@ from headrace.protocol.routes import MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from headrace.client.client import AsyncClient
 
 
 _Chooser = Callable[[], Awaitable[MessageQueue]]
@@ -178,7 +171,7 @@ class AsyncProducer(Openable):
         """
         topics = {message.topic for message in messages}
         if len(topics) != 1:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"a batch is for one topic, not for {sorted(topics) or 'no message at all'}",
                 hint="send one batch per topic",
             )
@@ -272,7 +265,7 @@ class AsyncProducer(Openable):
         """
         if keys is not None:
             if properties is not None:
-                raise ConfigurationError("send_columns takes keys or properties, not both")
+                raise errors.ConfigurationError("send_columns takes keys or properties, not both")
             properties = keys_properties(keys)
         choose = _fixed(queue)
         results: list[SendResult] = []
@@ -411,7 +404,7 @@ class AsyncProducer(Openable):
     async def _writable(self, topic: str) -> list[MessageQueue]:
         queues = await self.client.queues(topic, for_="write")
         if not queues:
-            raise TopicNotFoundError(
+            raise errors.TopicNotFoundError(
                 f"topic {topic!r} has no queue that takes messages",
                 hint="check its permissions and that its broker runs",
             )
@@ -426,7 +419,7 @@ class AsyncProducer(Openable):
     def _check_size(self, topic: str, size: int) -> None:
         limit = self.client.settings.max_message_size
         if size > limit:
-            raise MessageTooLargeError(
+            raise errors.MessageTooLargeError(
                 f"a message or batch for topic {topic!r} has {size} bytes, "
                 f"{limit} are allowed (ClientSettings.max_message_size)",
                 hint="send less at once, compress it (ClientSettings.compress_from), or raise the "
@@ -444,7 +437,7 @@ def _key_of(message: Message) -> bytes | None:
 
 def _refuse_delayed(topic: str, messages: Iterable[Message]) -> None:
     if any(message.is_delayed for message in messages):
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"a batch for topic {topic!r} holds a delayed message",
             hint="send delayed messages one by one: brokers refuse them in batches",
         )
@@ -461,7 +454,7 @@ def _result(queue: MessageQueue, answer: Command, count: int) -> SendResult:
     try:
         queue_id, offset = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
     except (KeyError, ValueError):
-        raise ProtocolError(
+        raise errors.ProtocolError(
             f"the answer to a send names no queue and offset: {answer.ext}"
         ) from None
     stored = MessageQueue(queue.topic, queue.broker, queue_id)

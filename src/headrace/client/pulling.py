@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.client.client import Openable
+from headrace.client.client import AsyncClient, Openable
 from headrace.client.results import (
     PULL_CODES,
     CommittedReading,
@@ -26,13 +26,10 @@ from headrace.protocol.codes import Perm, RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import SubscriptionGroupConfig
 from headrace.protocol.layout import record_starts
-from headrace.protocol.routes import dumps
+from headrace.protocol.routes import MessageQueue, dumps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
-
-    from headrace.client.client import AsyncClient
-    from headrace.protocol.routes import MessageQueue
 
 
 # Making topics and groups on brokers.

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from headrace.client._listening import Listener, Listening
 from headrace.client._push_engine import PushEngine
-from headrace.client.client import Openable
+from headrace.client.client import AsyncClient, Openable
 from headrace.client.deliveries import ABANDONED, Delivery, Outcome, Retry
 from headrace.client.push_options import PushOptions, PushStatistics
 from headrace.errors import ConfigurationError
 from headrace.protocol.groups import ALL_TAGS, retry_topic
 
 if TYPE_CHECKING:
-    from headrace.client.client import AsyncClient
     from headrace.protocol.messages import StoredMessage
     from headrace.protocol.routes import MessageQueue
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
@@ -30,14 +30,11 @@ from headrace.protocol.journal_tags import (
 )
 from headrace.protocol.layout import record_starts
 from headrace.protocol.messages import StoredMessage as StoredMessage, decode_messages  # noqa: PLC0414
-from headrace.protocol.routes import LOGICAL_BROKER
+from headrace.protocol.routes import LOGICAL_BROKER, MessageQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.client.client import AsyncClient
     from headrace.protocol.frames import Command
-    from headrace.protocol.routes import MessageQueue
 
 
 class PullStatus(enum.Enum):

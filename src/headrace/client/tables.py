@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from headrace.client._table import KeyedRows
-from headrace.client.client import Openable
+from headrace.client.client import AsyncClient, Openable
 from headrace.client.producer import AsyncProducer, SendResult
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.results import PullResult, PullStatus
@@ -20,7 +20,6 @@ from headrace.protocol.messages import Message
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from headrace.client.client import AsyncClient
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.routes import MessageQueue
 

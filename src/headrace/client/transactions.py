@@ -18,16 +18,14 @@ from headrace.errors import ConfigurationError, HeadraceError, NotFoundError
 from headrace.protocol.codes import RequestCode, SysFlag
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import Heartbeat, ProducerData
-from headrace.protocol.messages import decode_messages
+from headrace.protocol.messages import Message, StoredMessage, decode_messages
 from headrace.protocol.properties import PGROUP, TRAN_MSG, decode_offset_id
-from headrace.protocol.routes import dumps
+from headrace.protocol.routes import MessageQueue, dumps
 from headrace.user_lines import user_line
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
-    from headrace.protocol.messages import Message, StoredMessage
-    from headrace.protocol.routes import MessageQueue
 
 
 logger = logging.getLogger("headrace.client")

@@ -8,8 +8,6 @@ Where a stream's values have a schema, ``select``, ``where`` and ``group_by`` ta
     orders.where(col("price") > 100).group_by("city").agg(count(), sum_("price"))
 """
 
-from __future__ import annotations
-
 from headrace.columns.expressions import (
     Expression,
     coalesce,

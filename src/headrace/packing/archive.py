@@ -22,13 +22,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from headrace.errors import ConfigurationError
-from headrace.packing.distributions import (
-    SITE,
-    Distributions,
-    files_of,
-    modules_of,
-    requirement_closure,
-)
+from headrace.packing import distributions
 
 # Finds what a Python needs that runs wherever it is unpacked.
 #
@@ -97,11 +91,11 @@ if _own == os.path.join(sys.prefix, "lib"):
     sys.executable = os.path.join(sys.prefix, "bin", "python")
 '''
 _HOOKS = {
-    f"{SITE}/_headrace_pack.py": _AT_START,
-    f"{SITE}/_headrace_pack.pth": "../../../app\nimport _headrace_pack\n",
+    f"{distributions.SITE}/_headrace_pack.py": _AT_START,
+    f"{distributions.SITE}/_headrace_pack.pth": "../../../app\nimport _headrace_pack\n",
     # Debian's Python looks for packages here alone.
     f"{_LIBRARY}/dist-packages/_headrace_pack.pth": (
-        f"import site, sys; site.addsitedir(sys.prefix + '/{SITE}')\n"
+        f"import site, sys; site.addsitedir(sys.prefix + '/{distributions.SITE}')\n"
     ),
 }
 
@@ -204,7 +198,7 @@ class Contents:
 def contents_of(
     program: Path,
     loaded: Mapping[str, ModuleType],
-    found: Distributions,
+    found: distributions.Distributions,
     *,
     extra: Iterable[str] = (),
 ) -> Contents:
@@ -243,12 +237,14 @@ def contents_of(
             owners.add(owner)
             imported.add(top)
     named = [found.named(name) for name in extra]
-    packed = requirement_closure(["headrace", *sorted(owners), *named], found.find)
-    for name in requirement_closure(named, found.find) if named else ():
-        imported |= {each for each in modules_of(packed[name]) if not each.startswith("_")}
+    packed = distributions.requirement_closure(["headrace", *sorted(owners), *named], found.find)
+    for name in distributions.requirement_closure(named, found.find) if named else ():
+        imported |= {
+            each for each in distributions.modules_of(packed[name]) if not each.startswith("_")
+        }
     site: dict[str, Path] = {}
     for distribution in packed.values():
-        site |= files_of(distribution)
+        site |= distributions.files_of(distribution)
     versions = {each.name: each.version for each in packed.values()}
     roots = {Path(str(each.locate_file(""))).resolve() for each in packed.values()}
     binaries = [path for place, path in site.items() if _SHARED_OBJECT.match(place)]

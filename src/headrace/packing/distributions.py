@@ -34,9 +34,7 @@ from packaging.utils import canonicalize_name
 import headrace
 from headrace.errors import ConfigurationError
 
-# Builds a wheel of a project folder.
-
-# Calls the hook of PEP 517, in the environment as it is.
+# Builds a wheel of a project folder: calls the hook of PEP 517, in the environment as it is.
 _BUILD = """\
 import functools, importlib, sys
 module, _, path = sys.argv[1].partition(":")

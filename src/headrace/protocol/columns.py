@@ -5,7 +5,7 @@ This is the way of every message through a job: no Python object is made for a m
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -128,8 +128,6 @@ def _column(
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from headrace.protocol.frames import Buffer
 
     # The class has a method of that name.

@@ -8,9 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import field
 
-from headrace.protocol.routes import JsonBody, QueueRef
-
-# How the members of a consumer group share the queues of a topic.
+from headrace.protocol.routes import JsonBody, MessageQueue
 
 # Java's string hash and string order: brokers compare tags and members by them.
 
@@ -196,13 +194,13 @@ class LockRequest(JsonBody):
     consumer_group: str = ""
     client_id: str = ""
     only_this_broker: bool = False
-    mq_set: list[QueueRef] = field(default_factory=list)
+    mq_set: list[MessageQueue] = field(default_factory=list)
 
 
 class LockResult(JsonBody):
     """Answer to LOCK_BATCH_MQ: the queues that were granted."""
 
-    granted: list[QueueRef] = field(default_factory=list, name="lockOKMQSet")
+    granted: list[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
 
 
 class GroupList(JsonBody):
@@ -245,9 +243,7 @@ class SubscriptionGroupTable(JsonBody):
 
 # Figures about topics, groups and brokers, as the protocol's JSON bodies.
 #
-# Keys of tables by queue hold JSON: ``QueueRef.key`` writes and ``QueueRef.of_key`` reads them.
-
-# msgspec reads the annotations at run time.
+# Keys of tables by queue are what ``MessageQueue.key`` writes and ``MessageQueue.of_key`` reads.
 
 
 class TopicOffset(JsonBody):

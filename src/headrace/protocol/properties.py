@@ -17,11 +17,7 @@ from ipaddress import ip_address
 
 from headrace.errors import MessageRejectedError, ProtocolError
 
-# Ids of messages: where a broker stored it, and the one that its producer gave it.
-
-# Hosts as stored records hold them: an IP address and a four-byte port.
-
-#: IP address and port.
+#: IP address and port; a stored record holds the port in four bytes.
 Host = tuple[str, int]
 
 LOCALHOST: Host = ("127.0.0.1", 0)

@@ -18,18 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import MessageRejectedError, MessageTooLargeError, ProtocolError
+from headrace.protocol import layout
 from headrace.protocol.codes import SysFlag
-from headrace.protocol.layout import (
-    BORN_HOST_V6,
-    HEAD,
-    HEAD_SIZE,
-    MAGIC,
-    MAGIC_V2,
-    Int64s,
-    as_bytes,
-    at_each,
-    slices,
-)
 from headrace.protocol.properties import LOCALHOST, MAX_PROPERTIES, Host, pack_host
 
 if TYPE_CHECKING:
@@ -56,13 +46,13 @@ class Records:
     #: The records; ``stamp_records`` needs it to be writable.
     data: bytearray | memoryview
     #: Where each record begins.
-    starts: Int64s
+    starts: layout.Int64s
 
     def __len__(self) -> int:
         return len(self.starts)
 
 
-def record_sizes(records: Records) -> Int64s:
+def record_sizes(records: Records) -> layout.Int64s:
     """Sizes of the records, in bytes."""
     return np.diff(records.starts, append=len(records.data))
 
@@ -85,7 +75,7 @@ def binary_column(values: Binaries) -> pa.BinaryArray:
     return column.fill_null(b"") if column.null_count else column
 
 
-def checksums(bodies: Sequence[bytes]) -> Int64s:
+def checksums(bodies: Sequence[bytes]) -> layout.Int64s:
     """CRC-32 of each body, as records hold it: without the sign bit."""
     return np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) & _HUGE
 
@@ -95,7 +85,7 @@ def encode_records(
     queue_id: int,
     bodies: Binaries,
     properties: Binaries | bytes | None = None,
-    born: Int64s | int = 0,
+    born: layout.Int64s | int = 0,
 ) -> Records:
     r"""Make records of one queue from columns.
 
@@ -124,7 +114,7 @@ def encode_records(
     (2, [108, 109])
     """
     column = binary_column(bodies)
-    head = np.zeros(len(column), HEAD)
+    head = np.zeros(len(column), layout.HEAD)
     head["queue_id"] = queue_id
     head["born"] = born
     head["crc"] = checksums(bodies if isinstance(bodies, list) else column.to_pylist())
@@ -154,7 +144,7 @@ def assemble(
     host = pack_host(born_host)
     after, sizes = _after_body(name, properties, count)
     body_sizes = _lengths(bodies)
-    sizes = sizes + body_sizes + (HEAD_SIZE + len(host) - 8)
+    sizes = sizes + body_sizes + (layout.HEAD_SIZE + len(host) - 8)
     ends = np.cumsum(sizes)
     if ends[-1] > _HUGE:
         raise MessageTooLargeError(
@@ -180,11 +170,11 @@ def _topic_field(topic: str) -> tuple[int, bytes]:
     if len(name) > _LONGEST_TOPIC:
         raise MessageRejectedError(f"a topic's name has {len(name)} bytes: {topic[:40]!r}...")
     if len(name) > _LONGEST_V1_TOPIC:
-        return MAGIC_V2, len(name).to_bytes(2) + name
-    return MAGIC, len(name).to_bytes(1) + name
+        return layout.MAGIC_V2, len(name).to_bytes(2) + name
+    return layout.MAGIC, len(name).to_bytes(1) + name
 
 
-def _lengths(column: pa.BinaryArray) -> Int64s:
+def _lengths(column: pa.BinaryArray) -> layout.Int64s:
     offsets = np.frombuffer(column.buffers()[1], np.int32)
     return np.diff(offsets[column.offset :][: len(column) + 1]).astype(np.int64)
 
@@ -198,7 +188,7 @@ def _too_long(size: int) -> MessageRejectedError:
 
 def _after_body(
     name: bytes, properties: pa.BinaryArray | bytes, count: int
-) -> tuple[list[pa.BinaryArray | pa.BinaryScalar], Int64s | int]:
+) -> tuple[list[pa.BinaryArray | pa.BinaryScalar], layout.Int64s | int]:
     """What follows each body, in pieces, and how long it is."""
     if isinstance(properties, bytes):
         tail = name + _property_field(properties)
@@ -232,9 +222,9 @@ def _heads(head: npt.NDArray[np.void], host: bytes) -> pa.BinaryArray:
         head["born_ip"] = host[:4]
         head["born_port"] = int.from_bytes(host[4:], signed=True)
         return _rows(head)
-    head["sys_flag"] |= BORN_HOST_V6
-    narrow = head.view((np.uint8, HEAD_SIZE)).reshape(len(head), HEAD_SIZE)
-    wide = np.empty((len(head), HEAD_SIZE + len(host) - 8), np.uint8)
+    head["sys_flag"] |= layout.BORN_HOST_V6
+    narrow = head.view((np.uint8, layout.HEAD_SIZE)).reshape(len(head), layout.HEAD_SIZE)
+    wide = np.empty((len(head), layout.HEAD_SIZE + len(host) - 8), np.uint8)
     wide[:, :_BORN_HOST_AT] = narrow[:, :_BORN_HOST_AT]
     wide[:, _BORN_HOST_AT : _BORN_HOST_AT + len(host)] = np.frombuffer(host, np.uint8)
     wide[:, _BORN_HOST_AT + len(host) :] = narrow[:, _BORN_HOST_AT + 8 :]
@@ -284,8 +274,8 @@ def write_record(topic: str, body: Buffer, properties: bytes, fields: RecordFiel
     tail = name + _property_field(properties)
     sys_flag = fields.sys_flag & ~_HOST_FLAGS
     if len(host) != 8:
-        sys_flag |= BORN_HOST_V6
-    size = HEAD_SIZE - 8 + len(host) + len(body) + len(tail)
+        sys_flag |= layout.BORN_HOST_V6
+    size = layout.HEAD_SIZE - 8 + len(host) + len(body) + len(tail)
     crc = zlib.crc32(body) & _HUGE
     numbers = fields.queue_id, fields.flag, 0, 0, sys_flag, fields.born
     try:
@@ -362,7 +352,7 @@ def largest_records(batch: Buffer, topic: str, extra: int, *, enough: int) -> in
     ProtocolError
         The batch is not a sequence of whole mini messages.
     """
-    more = HEAD_SIZE + 4 + len(topic) + 1 + extra
+    more = layout.HEAD_SIZE + 4 + len(topic) + 1 + extra
     size = len(batch) + len(batch) // _MIN_MINI * more
     return size if size <= enough else len(batch) + len(batch_starts(batch)) * more
 
@@ -465,15 +455,17 @@ def _misfit(number: int) -> ProtocolError:
     return ProtocolError(f"message {number} of a batch has parts that do not fill it")
 
 
-def _checked_parts(batch: Buffer, starts: Int64s, body_ends: Int64s) -> npt.NDArray[np.void]:
+def _checked_parts(
+    batch: Buffer, starts: layout.Int64s, body_ends: layout.Int64s
+) -> npt.NDArray[np.void]:
     """Return the heads of the messages if body and properties fill each."""
-    cells = as_bytes(batch)
-    mini = at_each(cells, _MINI_HEAD, starts)
+    cells = layout.as_bytes(batch)
+    mini = layout.at_each(cells, _MINI_HEAD, starts)
     ends = starts + mini["size"]
     fits = (mini["body_size"] >= 0) & (body_ends + 2 <= ends)
     if not fits.all():
         raise _misfit(int(np.argmin(fits)))
-    fits = at_each(cells, ">i2", body_ends) == ends - body_ends - 2
+    fits = layout.at_each(cells, ">i2", body_ends) == ends - body_ends - 2
     if not fits.all():
         raise _misfit(int(np.argmin(fits)))
     return mini
@@ -482,12 +474,12 @@ def _checked_parts(batch: Buffer, starts: Int64s, body_ends: Int64s) -> npt.NDAr
 def _by_columns(batch: Buffer, topic: str, extra: bytes, fields: RecordFields) -> Records:
     starts = np.array(batch_starts(batch), np.int64)
     body_starts = starts + MINI_HEAD_SIZE
-    sizes = at_each(as_bytes(batch), ">i4", starts + _KEPT_AT).astype(np.int64)
+    sizes = layout.at_each(layout.as_bytes(batch), ">i4", starts + _KEPT_AT).astype(np.int64)
     body_ends = body_starts + sizes
     mini = _checked_parts(batch, starts, body_ends)
-    bodies = slices(batch, body_starts, body_ends)
-    properties = slices(batch, body_ends + 2, starts + mini["size"])
-    head = np.zeros(len(starts), HEAD)
+    bodies = layout.slices(batch, body_starts, body_ends)
+    properties = layout.slices(batch, body_ends + 2, starts + mini["size"])
+    head = np.zeros(len(starts), layout.HEAD)
     head["queue_id"] = fields.queue_id
     head["born"] = fields.born
     head["sys_flag"] = fields.sys_flag

@@ -82,15 +82,6 @@ def keeps_newest(attributes: Mapping[str, str]) -> bool:
     return COMPACTED.items() <= attributes.items()
 
 
-def write_attributes(attributes: Mapping[str, str]) -> str:
-    """Write the string that gives a new topic its attributes.
-
-    >>> write_attributes({"cleanup.policy": "COMPACTION"})
-    '+cleanup.policy=COMPACTION'
-    """
-    return ",".join(f"+{key}={value}" for key, value in attributes.items())
-
-
 def apply_attributes(current: Mapping[str, str] | None, changes: str) -> dict[str, str]:
     """Change a topic's attributes.
 
@@ -158,8 +149,6 @@ def _check(key: str, value: str | None, current: Mapping[str, str] | None) -> No
     if value is not None and not attribute.accepts(value):
         raise _refusal(f"attribute {key} cannot be {value}", f"possible: {attribute.values}")
 
-
-# JSON bodies of requests and responses: typed values from bytes and back.
 
 # JSON as Java's fastjson writes it: also with bare keys and with objects as keys.
 #
@@ -316,9 +305,14 @@ class JsonBody(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     """
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueue:
-    """One queue of a topic on one broker.
+class MessageQueue(
+    msgspec.Struct,
+    frozen=True,
+    order=True,
+    gc=False,
+    rename={"broker": "brokerName", "queue_id": "queueId"},
+):
+    """One queue of a topic on one broker, also as JSON bodies name it.
 
     Queues sort by topic, broker and number, as every member of a group must sort them.
 
@@ -327,7 +321,9 @@ class MessageQueue:
     >>> queue = MessageQueue("lines", "broker-a", 3)
     >>> queue.name
     'lines@broker-a@3'
-    >>> MessageQueue.parse(queue.name) == queue
+    >>> queue.key
+    '{"topic":"lines","brokerName":"broker-a","queueId":3}'
+    >>> MessageQueue.parse(queue.name) == MessageQueue.of_key(queue.key) == queue
     True
     """
 
@@ -344,11 +340,15 @@ class MessageQueue:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def key(self) -> str:
+        """The queue as the key of a JSON object: a string that holds the queue's own JSON."""
+        return msgspec.json.encode(self).decode()
+
     @classmethod
     def of_key(cls, key: str) -> MessageQueue:
-        """Read a queue from the key of a table in a JSON body."""
-        ref = QueueRef.of_key(key)
-        return cls(ref.topic, ref.broker_name, ref.queue_id)
+        """Read a queue from the key of a JSON object."""
+        return loads(key, cls)
 
     @classmethod
     def parse(cls, name: str) -> MessageQueue:
@@ -368,32 +368,6 @@ class MessageQueue:
         return cls(topic, broker, int(queue_id))
 
 
-class QueueRef(msgspec.Struct, frozen=True, order=True, rename="camel", gc=False):
-    """A queue as JSON bodies name it.
-
-    As the key of a JSON object it is a string that holds its own JSON.
-
-    >>> QueueRef("lines", "broker-a", 3).key
-    '{"topic":"lines","brokerName":"broker-a","queueId":3}'
-    >>> QueueRef.of_key('{"brokerName":"b","queueId":0,"topic":"T"}')
-    QueueRef(topic='T', broker_name='b', queue_id=0)
-    """
-
-    topic: str = ""
-    broker_name: str = ""
-    queue_id: int = 0
-
-    @property
-    def key(self) -> str:
-        """The queue's name as the key of a JSON object."""
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def of_key(cls, key: str) -> QueueRef:
-        """Read a queue from the key of a JSON object."""
-        return loads(key, cls)
-
-
 @overload
 def loads(body: bytes | bytearray | memoryview | str) -> object: ...
 @overload
@@ -410,7 +384,7 @@ def loads(body: bytes | bytearray | memoryview | str, kind: type[T] | None = Non
 
     Examples
     --------
-    >>> loads(b'{"queueId":4,"topic":"T",}', QueueRef).queue_id
+    >>> loads(b'{"queueId":4,"topic":"T",}', MessageQueue).queue_id
     4
     """
     value = parse(body)
@@ -519,8 +493,8 @@ class TopicRoute(JsonBody):
     ...     TopicRoute,
     ... )
     >>> list(route.readable_queues("t")), route.address_of("b")
-    ([QueueRef(topic='t', broker_name='b', queue_id=0), \
-QueueRef(topic='t', broker_name='b', queue_id=1)], '127.0.0.1:1')
+    ([MessageQueue(topic='t', broker='b', queue_id=0), \
+MessageQueue(topic='t', broker='b', queue_id=1)], '127.0.0.1:1')
     """
 
     broker_datas: list[BrokerData] = field(default_factory=list)
@@ -547,7 +521,7 @@ QueueRef(topic='t', broker_name='b', queue_id=1)], '127.0.0.1:1')
                 found[queue_id] = max(found.get(queue_id, (-1, "")), (mapping.epoch, name))
         return {queue_id: name for queue_id, (_, name) in sorted(found.items())}
 
-    def readable_queues(self, topic: str) -> Iterator[QueueRef]:
+    def readable_queues(self, topic: str) -> Iterator[MessageQueue]:
         """Queues that may be read, in the order of their brokers' names."""
         if self.is_static:
             yield from self._static_queues(topic)
@@ -555,9 +529,9 @@ QueueRef(topic='t', broker_name='b', queue_id=1)], '127.0.0.1:1')
         for part in sorted(self.queue_datas, key=lambda data: data.broker_name):
             if part.perm & Perm.READ:
                 for queue_id in range(part.read_queue_nums):
-                    yield QueueRef(topic, part.broker_name, queue_id)
+                    yield MessageQueue(topic, part.broker_name, queue_id)
 
-    def writable_queues(self, topic: str) -> Iterator[QueueRef]:
+    def writable_queues(self, topic: str) -> Iterator[MessageQueue]:
         """Queues that take messages: their broker must have a master."""
         if self.is_static:
             yield from self._static_queues(topic)
@@ -565,10 +539,10 @@ QueueRef(topic='t', broker_name='b', queue_id=1)], '127.0.0.1:1')
         for part in sorted(self.queue_datas, key=lambda data: data.broker_name):
             if part.perm & Perm.WRITE and self.address_of(part.broker_name):
                 for queue_id in range(part.write_queue_nums):
-                    yield QueueRef(topic, part.broker_name, queue_id)
+                    yield MessageQueue(topic, part.broker_name, queue_id)
 
-    def _static_queues(self, topic: str) -> Iterator[QueueRef]:
-        return (QueueRef(topic, LOGICAL_BROKER, queue_id) for queue_id in self.holders())
+    def _static_queues(self, topic: str) -> Iterator[MessageQueue]:
+        return (MessageQueue(topic, LOGICAL_BROKER, queue_id) for queue_id in self.holders())
 
 
 class DataVersion(JsonBody):

@@ -1,7 +1,5 @@
 """The message store: one commit log, an index per queue, recovery, and units of staged records."""
 
-from __future__ import annotations
-
 from headrace.store.compaction.manifest import ReadStatus
 from headrace.store.entries import QueueAppend, QueueKey
 from headrace.store.fileops import FileOps

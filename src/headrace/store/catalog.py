@@ -11,12 +11,11 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headrace.errors import StoreError
-from headrace.store.compaction import QueueLog
+from headrace.store.compaction import CompactionSettings, QueueLog, StoreClock
 from headrace.store.compaction.manifest import COPY_NAME, MANIFEST_NAME
 from headrace.store.entries import LogState, QueueKey, QueueState
 from headrace.store.fileops import FileOps, replace_file
@@ -31,12 +30,6 @@ from headrace.store.index import (
 )
 from headrace.store.log import GoneError
 from headrace.store.replication.following import EpochTable
-
-if TYPE_CHECKING:
-    from headrace.store.compaction import CompactionSettings, StoreClock
-
-
-# The compaction logs of a store, opened when they are first needed.
 
 # Folders of queues that are gone: deleted topics leave them behind when a crash comes between.
 

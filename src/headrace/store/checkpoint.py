@@ -23,12 +23,11 @@ import msgspec
 import numpy as np
 
 from headrace.store.fileops import FileOps, replace_file
-from headrace.store.index import UNIT
+from headrace.store.index import UNIT, IndexView, QueueIndex, Units
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
     from headrace.store.catalog import QueueCatalog
-    from headrace.store.index import IndexView, QueueIndex, Units
     from headrace.store.log import CommitLog
     from headrace.store.settings import StoreSettings
 

@@ -13,29 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from headrace.errors import CorruptLogError, StoreFailedError
-from headrace.store.entries import (
-    HEADER_SIZE,
-    MAGIC,
-    NO_UNIT,
-    Entry,
-    EntryKind,
-    LogState,
-    Window,
-    decode_state,
-    entry_at,
-    is_intact,
-    pack_header,
-    parse_header,
-)
-from headrace.store.fileops import (
-    Buffer,
-    FileOps,
-    read_all,
-    read_error,
-    require_space,
-    rewrite,
-    write_all,
-)
+from headrace.store import entries, fileops
 
 # Segments: the files of the commit log, each named by the position of its first byte.
 
@@ -68,7 +46,7 @@ class Segment:
     fd: int
     #: Bytes of the file that belong to the log.
     size: int
-    ops: FileOps
+    ops: fileops.FileOps
     _mapping: memoryview = field(default_factory=lambda: memoryview(b""))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _retired: bool = False
@@ -97,9 +75,9 @@ class Segment:
             When the disk does not give them.
         """
         try:
-            return read_all(self.ops, self.fd, size, position - self.base)
+            return fileops.read_all(self.ops, self.fd, size, position - self.base)
         except OSError as error:
-            raise read_error(self.path, error) from error
+            raise fileops.read_error(self.path, error) from error
 
     def _grown(self) -> memoryview:
         """Replace the mapping by a larger one; the old one lives on in views given out."""
@@ -110,13 +88,13 @@ class Segment:
             self._mapping = self.ops.map(self.fd, self.size)
             return self._mapping
 
-    def retire(self, ops: FileOps) -> None:
+    def retire(self, ops: fileops.FileOps) -> None:
         """Close a deleted file; who maps it already can go on reading."""
         with self._lock:
             self._retired = True
             ops.close(self.fd)
 
-    def close(self, ops: FileOps) -> None:
+    def close(self, ops: fileops.FileOps) -> None:
         """Close the file; views given out stay valid."""
         self._mapping = memoryview(b"")
         ops.close(self.fd)
@@ -127,7 +105,7 @@ def segment_path(folder: Path, base: int) -> Path:
     return folder / f"{base:020d}{_SUFFIX}"
 
 
-def make_segment(folder: Path, base: int, ops: FileOps) -> Segment:
+def make_segment(folder: Path, base: int, ops: fileops.FileOps) -> Segment:
     """Make an empty segment whose name is on disk on return."""
     path = segment_path(folder, base)
     fd = ops.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -143,14 +121,14 @@ def make_segment(folder: Path, base: int, ops: FileOps) -> Segment:
 
 def state_end(segment: Segment) -> int:
     """Position behind the STATE entry that begins a segment, or its first byte without one."""
-    head = segment.read(segment.base, HEADER_SIZE)
-    entry = parse_header(head, 0, segment.base)
-    if entry is None or entry.kind is not EntryKind.STATE:
+    head = segment.read(segment.base, entries.HEADER_SIZE)
+    entry = entries.parse_header(head, 0, segment.base)
+    if entry is None or entry.kind is not entries.EntryKind.STATE:
         return segment.base
     return min(entry.end, segment.end)
 
 
-def load_segments(folder: Path, ops: FileOps) -> list[Segment]:
+def load_segments(folder: Path, ops: fileops.FileOps) -> list[Segment]:
     """Open the segments of a folder, in order.
 
     Empty files behind the last written byte are left over from a roll and are removed.
@@ -190,7 +168,7 @@ def _check_order(segments: list[Segment]) -> None:
 _GAP = memoryview(bytes(2 * 1024 * 1024))
 #: Entries wait in memory up to this size before they go to the file in one call.
 _PENDING_BYTES = 8 * 1024 * 1024
-_EMPTY_UNIT = 2 * HEADER_SIZE
+_EMPTY_UNIT = 2 * entries.HEADER_SIZE
 
 
 class CommitLog:
@@ -205,13 +183,13 @@ class CommitLog:
     """
 
     def __init__(
-        self, folder: Path, ops: FileOps, *, segment_size: int, min_free_space: int = 0
+        self, folder: Path, ops: fileops.FileOps, *, segment_size: int, min_free_space: int = 0
     ) -> None:
         self._folder = folder
         self._ops = ops
         self._segment_size = segment_size
         self._min_free_space = min_free_space
-        self._pending: list[Buffer] = []
+        self._pending: list[fileops.Buffer] = []
         self._pending_bytes = 0
         segments = load_segments(folder, ops) or [make_segment(folder, 0, ops)]
         #: Replaced as a whole, so that a reader never sees bases and segments that differ.
@@ -266,32 +244,32 @@ class CommitLog:
     def place(self, payload_size: int) -> int:
         """Say where the payload of the next entry will begin; rolls when its segment is full."""
         used = self.end - self._room_from
-        if used and used + HEADER_SIZE + payload_size > self._segment_size:
+        if used and used + entries.HEADER_SIZE + payload_size > self._segment_size:
             self._roll()
-        return self.end + HEADER_SIZE
+        return self.end + entries.HEADER_SIZE
 
     def add(
         self,
-        kind: EntryKind,
-        payload: Buffer = b"",
+        kind: entries.EntryKind,
+        payload: fileops.Buffer = b"",
         count: int = 0,
-        unit: int = NO_UNIT,
+        unit: int = entries.NO_UNIT,
         flags: int = 0,
     ) -> None:
         """Append an entry, to be written by the next :meth:`flush`."""
-        header = pack_header(
+        header = entries.pack_header(
             kind, self.end, payload, count, synced=self.synced, unit=unit, flags=flags
         )
         self._pending.append(header)
         if len(payload):
             self._pending.append(payload)
-        size = HEADER_SIZE + len(payload)
+        size = entries.HEADER_SIZE + len(payload)
         self._pending_bytes += size
         self.end += size
         if self._pending_bytes >= _PENDING_BYTES:
             self.flush()
 
-    def copy(self, base: int, content: Buffer) -> None:
+    def copy(self, base: int, content: fileops.Buffer) -> None:
         """Append whole entries of another copy of this log, into a segment that begins alike.
 
         Raises
@@ -330,7 +308,7 @@ class CommitLog:
         """Fill the log up to a position with units of no records; False when it is beyond."""
         gap = position - self.end
         if gap >= _EMPTY_UNIT:
-            self.place(gap - HEADER_SIZE)
+            self.place(gap - entries.HEADER_SIZE)
             gap = position - self.end
         if 0 < gap < _EMPTY_UNIT or gap < 0:
             return False
@@ -344,15 +322,17 @@ class CommitLog:
     def _add_empty_unit(self, size: int) -> None:
         """Write a unit of no records whose begin has a payload: a hole, which costs no disk."""
         self.flush()
-        require_space(self._ops, self._folder, _EMPTY_UNIT, self._min_free_space)
+        fileops.require_space(self._ops, self._folder, _EMPTY_UNIT, self._min_free_space)
         unit, synced = self.end, self.synced
-        begin = pack_header(EntryKind.BEGIN, unit, _GAP[:size], synced=synced, unit=NO_UNIT)
-        at = unit + HEADER_SIZE + size
-        end = pack_header(EntryKind.END, at, b"", synced=synced, unit=unit)
+        begin = entries.pack_header(
+            entries.EntryKind.BEGIN, unit, _GAP[:size], synced=synced, unit=entries.NO_UNIT
+        )
+        at = unit + entries.HEADER_SIZE + size
+        end = entries.pack_header(entries.EntryKind.END, at, b"", synced=synced, unit=unit)
         segment = self._files[1][-1]
         self.end += _EMPTY_UNIT + size
-        write_all(self._ops, segment.fd, [begin], segment.size)
-        write_all(self._ops, segment.fd, [end], segment.size + HEADER_SIZE + size)
+        fileops.write_all(self._ops, segment.fd, [begin], segment.size)
+        fileops.write_all(self._ops, segment.fd, [end], segment.size + entries.HEADER_SIZE + size)
         segment.size += _EMPTY_UNIT + size
 
     def join(self, segment: Segment) -> None:
@@ -381,8 +361,8 @@ class CommitLog:
         if not self._pending:
             return
         segment = self._files[1][-1]
-        require_space(self._ops, self._folder, self._pending_bytes, self._min_free_space)
-        write_all(self._ops, segment.fd, self._pending, segment.size)
+        fileops.require_space(self._ops, self._folder, self._pending_bytes, self._min_free_space)
+        fileops.write_all(self._ops, segment.fd, self._pending, segment.size)
         segment.size += self._pending_bytes
         self._pending = []
         self._pending_bytes = 0
@@ -420,7 +400,9 @@ class CommitLog:
         begin = max(position, segment.base)
         if begin < self.end:
             try:
-                rewrite(self._ops, segment.fd, begin - segment.base, self.end - segment.base)
+                fileops.rewrite(
+                    self._ops, segment.fd, begin - segment.base, self.end - segment.base
+                )
             except OSError as error:
                 raise _sync_error(segment, error) from error
         self.synced = self.end
@@ -477,7 +459,7 @@ class CommitLog:
         self._new_segment()
         if state is not None:
             payload, unit = state
-            self.add(EntryKind.STATE, payload, unit=unit)
+            self.add(entries.EntryKind.STATE, payload, unit=unit)
         self._room_from = self.end
 
     def _new_segment(self) -> None:
@@ -501,42 +483,42 @@ def _sync_error(segment: Segment, error: OSError) -> StoreFailedError:
     )
 
 
-def scan(log: CommitLog, position: int) -> Iterator[tuple[Entry, memoryview]]:
+def scan(log: CommitLog, position: int) -> Iterator[tuple[entries.Entry, memoryview]]:
     """Yield intact entries from a position on, with their payloads; stop at the first bad one."""
     for segment in log.segments:
         if segment.end <= position:
             continue
-        window = Window(segment)
+        window = entries.Window(segment)
         while position < segment.end:
-            found = entry_at(window, position)
+            found = entries.entry_at(window, position)
             if found is None:
                 return
             yield found
             position = found[0].end
 
 
-def witness_behind(log: CommitLog, damaged: int) -> Entry | None:
+def witness_behind(log: CommitLog, damaged: int) -> entries.Entry | None:
     """Find an entry that proves that the bytes at a damaged position were once on disk."""
     position = damaged + 1
     for segment in log.segments:
         if segment.end <= position:
             continue
-        window = Window(segment)
+        window = entries.Window(segment)
         position = max(position, segment.base)
-        while (found := window.find(MAGIC, position)) is not None:
-            candidate = entry_at(window, found)
+        while (found := window.find(entries.MAGIC, position)) is not None:
+            candidate = entries.entry_at(window, found)
             if candidate is not None and candidate[0].synced > damaged:
                 return candidate[0]
             position = candidate[0].end if candidate else found + 1
     return None
 
 
-def read_state(segment: Segment) -> LogState | None:
+def read_state(segment: Segment) -> entries.LogState | None:
     """Read the STATE that begins a segment; None when there is none, or it is damaged."""
-    entry = parse_header(segment.read(segment.base, HEADER_SIZE), 0, segment.base)
-    if entry is None or entry.kind is not EntryKind.STATE or entry.end > segment.end:
+    entry = entries.parse_header(segment.read(segment.base, entries.HEADER_SIZE), 0, segment.base)
+    if entry is None or entry.kind is not entries.EntryKind.STATE or entry.end > segment.end:
         return None
-    content = memoryview(segment.read(segment.base, HEADER_SIZE + entry.payload_size))
-    if not is_intact(entry, content, 0):
+    content = memoryview(segment.read(segment.base, entries.HEADER_SIZE + entry.payload_size))
+    if not entries.is_intact(entry, content, 0):
         return None
-    return decode_state(content[HEADER_SIZE:])
+    return entries.decode_state(content[entries.HEADER_SIZE :])

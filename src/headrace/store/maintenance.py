@@ -23,23 +23,19 @@ from headrace.protocol.records import Records, record_sizes
 from headrace.protocol.stamps import tag_hashes
 from headrace.store.catalog import QueueCatalog, QueueLogs, remove_strangers
 from headrace.store.checkpoint import Checkpointer, Saving
-from headrace.store.compaction import StoreClock
-from headrace.store.entries import Entry, EntryKind, parse_losses
-from headrace.store.index import UNIT, Units
+from headrace.store.compaction import CompactionReport, StoreClock
+from headrace.store.entries import Entry, EntryKind, QueueKey, parse_losses
+from headrace.store.index import UNIT, IndexView, Units
 from headrace.store.log import CommitLog, GoneError, Segment, read_state, scan
 from headrace.store.recovery import RecoveryReport, recover
-from headrace.store.reput import Compactor
+from headrace.store.reput import Compactor, Reput
 from headrace.store.requests import discard, keep_name
 from headrace.store.staging import Staging
 from headrace.store.writer import OnAppend, Writer
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
-    from headrace.store.compaction import CompactionReport
-    from headrace.store.entries import QueueKey
     from headrace.store.fileops import FileOps
-    from headrace.store.index import IndexView
-    from headrace.store.reput import Reput
     from headrace.store.settings import StoreSettings
 
 
@@ -421,8 +417,6 @@ class Upkeep:
                 with contextlib.suppress(GoneError):
                     self._logs.of(view)
 
-
-# Opening a store: its parts, recovered and put together.
 
 # Making index units again from the log, when an index file is damaged or lost.
 

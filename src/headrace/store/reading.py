@@ -11,29 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import CorruptLogError, NotFoundError, StoreError
-from headrace.protocol.layout import (
-    MIN_RECORD,
-    record_size_at,
-    store_time_of,
-)
-from headrace.store.compaction.manifest import ReadStatus
-from headrace.store.log import GoneError, looking_again
+from headrace.protocol import layout
+from headrace.store.compaction.manifest import QueueRead, ReadStatus
+from headrace.store.log import CommitLog, GoneError, looking_again
 
 if TYPE_CHECKING:
     from headrace.store.catalog import QueueCatalog, QueueLogs
     from headrace.store.compaction import QueueLog
-    from headrace.store.compaction.manifest import QueueRead
     from headrace.store.entries import QueueKey, Verification
     from headrace.store.index import IndexView, Units
-    from headrace.store.log import CommitLog
 
-
-# Reading compacted topics: the old part from the compaction log, the rest from the commit log.
-#
-# The seam is the compaction log's next offset.  Everything below it is read there, everything from
-# it on is in the dense index: nothing is skipped, nothing comes twice.
-
-# Cuts: several queues, each up to its last message before one position of the commit log.
 
 Int64s = npt.NDArray[np.int64]
 
@@ -170,7 +157,8 @@ class OldPart:
     def __init__(self, view: IndexView, log: QueueLog) -> None:
         self._view = view
         self._log = log
-        #: Everything below is in the compaction log, everything else in the commit log.
+        #: Everything below is in the compaction log, everything else in the commit log: nothing is
+        #: skipped, nothing comes twice.
         self.seam = min(log.next_offset, view.max_offset)
 
     @property
@@ -338,7 +326,7 @@ class Reader:
         if status is not ReadStatus.FOUND:
             return _nothing(status, view, offset)
         # What lies behind the last one that can fit is not even looked up.
-        most = min(max_count, max_bytes // MIN_RECORD + 1)
+        most = min(max_count, max_bytes // layout.MIN_RECORD + 1)
         window = most if tags is None else max(most, _FILTER_WINDOW)
         stop = min(view.max_offset, offset + max(window, 1))
         units, stop = _choose(view.units(offset, stop), offset, max_count, max_bytes, tags)
@@ -369,7 +357,7 @@ class Reader:
         if log.begin <= position < end:
             segment = log.segment_at(position)
             rest = segment.view(position, min(segment.end, end))
-            size = record_size_at(rest, position)
+            size = layout.record_size_at(rest, position)
             if size is not None and size <= len(rest):
                 self._verification.check(position, position + size)
                 return bytes(rest[:size])
@@ -439,7 +427,7 @@ class Reader:
         if not unit["size"][0]:
             unit = _nearest(view, offset)
         position, size = int(unit["position"][0]), int(unit["size"][0])
-        return store_time_of(self._log.view(position, position + size))
+        return layout.store_time_of(self._log.view(position, position + size))
 
     def slices(self, units: Units) -> list[memoryview]:
         """Return the checked bytes of units, adjacent ones as one slice."""

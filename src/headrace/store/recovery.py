@@ -31,7 +31,7 @@ from headrace.protocol.records import Records
 from headrace.protocol.stamps import tag_hashes
 from headrace.store.checkpoint import LoadedCheckpoint, read_checkpoint
 from headrace.store.entries import NO_UNIT, UNTAGGED, Entry, EntryKind, decode_state, parse_losses
-from headrace.store.log import scan, witness_behind
+from headrace.store.log import CommitLog, Segment, scan, witness_behind
 from headrace.store.replication.following import EpochTable
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from headrace.store.entries import LogState, QueueKey, QueueState
     from headrace.store.fileops import FileOps
     from headrace.store.index import QueueIndex
-    from headrace.store.log import CommitLog, Segment
 
 
 # Replaying the log: every entry checked against what the ones before it say, and indexed.

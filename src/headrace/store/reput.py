@@ -20,7 +20,7 @@ import numpy as np
 from headrace.backoff import Backoff
 from headrace.errors import HeadraceError, StoreError
 from headrace.protocol.records import Records
-from headrace.store.log import GoneError, looking_again
+from headrace.store.log import CommitLog, GoneError, looking_again
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from headrace.store.compaction.manifest import Dirt
     from headrace.store.entries import QueueKey
     from headrace.store.index import IndexView, QueueIndex, Units
-    from headrace.store.log import CommitLog
 
 
 # When which queue is compacted: the dirtiest first, never two at once in one queue.

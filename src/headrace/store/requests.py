@@ -6,7 +6,7 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,19 +29,14 @@ from headrace.store.entries import (
     encode_state_of_size,
     pack_header,
 )
-from headrace.store.fileops import require_space, write_all, write_error
-from headrace.store.log import Segment
-from headrace.store.staging import UnitPlan
+from headrace.store.fileops import Buffer, FileOps, require_space, write_all, write_error
+from headrace.store.log import CommitLog, Segment
+from headrace.store.staging import Piece, StageKey, Staging, UnitPlan
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from headrace.store.entries import LogState, QueueKey
-    from headrace.store.fileops import Buffer, FileOps
-    from headrace.store.log import CommitLog
     from headrace.store.settings import StoreSettings
-    from headrace.store.staging import Piece, StageKey, Staging
 
 
 @dataclass(frozen=True, slots=True)

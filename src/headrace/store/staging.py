@@ -22,24 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import InvalidParameterError, ProtocolError, StagedPartMissingError
+from headrace.protocol import transactions
 from headrace.protocol.layout import are_of_one_queue, check_sizes, locate, queue_of, record_starts
 from headrace.protocol.records import Records
 from headrace.protocol.stamps import tag_hashes
-from headrace.protocol.transactions import (
-    StagedBatch,
-    StagedSection,
-    decode_sections,
-    encode_sections,
-)
-from headrace.store.fileops import (
-    Buffer,
-    FileOps,
-    read_all,
-    read_error,
-    require_space,
-    write_all,
-    write_error,
-)
+from headrace.store import fileops
 
 if TYPE_CHECKING:
     from headrace.store.entries import QueueAppend, QueueKey
@@ -106,7 +93,7 @@ class _Part:
 class Staging:
     """The staged parts of all jobs; any thread may call."""
 
-    def __init__(self, folder: Path, ops: FileOps, settings: StoreSettings) -> None:
+    def __init__(self, folder: Path, ops: fileops.FileOps, settings: StoreSettings) -> None:
         self._folder = folder
         self._ops = ops
         self._settings = settings
@@ -123,7 +110,7 @@ class Staging:
         with self._lock:
             return len(self._parts), sum(part.size for part in self._parts.values())
 
-    def stage(self, key: StageKey, number: int, body: Buffer) -> None:
+    def stage(self, key: StageKey, number: int, body: fileops.Buffer) -> None:
         """Keep one chunk of a part; see :meth:`MessageStore.stage`."""
         with self._lock:
             part = self._parts.get(key) or _Part(self._path(key))
@@ -161,7 +148,7 @@ class Staging:
         """Count the parts that jobs have staged, and their bytes; of those that have any."""
         return dict(self._sums)
 
-    def waiting(self, job: str) -> list[StagedBatch]:
+    def waiting(self, job: str) -> list[transactions.StagedBatch]:
         """Sum up what a job has staged, by epoch and batch."""
         sums: dict[tuple[int, int], list[int]] = {}
         with self._lock:
@@ -175,7 +162,9 @@ class Staging:
                         found[2] + part.size,
                     ]
         return [
-            StagedBatch(epoch=epoch, batch=batch, parts=parts, records=records, size=size)
+            transactions.StagedBatch(
+                epoch=epoch, batch=batch, parts=parts, records=records, size=size
+            )
             for (epoch, batch), (parts, records, size) in sorted(sums.items())
         ]
 
@@ -216,17 +205,17 @@ class Staging:
         numbers = (key.epoch, key.batch, key.stage, key.partition, key.attempt)
         return self._folder / quote(key.job, safe="") / ("-".join(map(str, numbers)) + _SUFFIX)
 
-    def _write(self, part: _Part, buffers: list[Buffer]) -> None:
+    def _write(self, part: _Part, buffers: list[fileops.Buffer]) -> None:
         fd = -1
         try:
             self._ops.make_directory(part.path.parent)
             fd = self._ops.open(part.path, os.O_WRONLY | os.O_CREAT)
             size = sum(map(len, buffers))
-            require_space(self._ops, self._folder, size, self._settings.min_free_space)
-            write_all(self._ops, fd, buffers, part.size)
+            fileops.require_space(self._ops, self._folder, size, self._settings.min_free_space)
+            fileops.write_all(self._ops, fd, buffers, part.size)
         except OSError as error:
             self._undo(part, fd)
-            raise write_error(self._ops, part.path, error) from error
+            raise fileops.write_error(self._ops, part.path, error) from error
         finally:
             if fd >= 0:
                 self._ops.close(fd)
@@ -253,7 +242,7 @@ class Staging:
             content = self._ops.read_bytes(path)
         except OSError as error:
             # Its batch is planned anew, as after a part that a power cut damaged.
-            logger.warning("%s", read_error(path, error))
+            logger.warning("%s", fileops.read_error(path, error))
             return
         for number, body in _chunks(path, content):
             _, chunk = _make_chunk(part, number, body)
@@ -266,7 +255,7 @@ class Staging:
             self._remove(path)
 
 
-def _make_chunk(part: _Part, number: int, body: Buffer) -> tuple[bytes, _Chunk]:
+def _make_chunk(part: _Part, number: int, body: fileops.Buffer) -> tuple[bytes, _Chunk]:
     runs = list(_runs(part.path, part.size + _HEADER_SIZE, body))
     records = sum(len(run.starts) for run in runs)
     fields = _FIELDS.pack(_MAGIC, number, len(body), records)
@@ -274,12 +263,12 @@ def _make_chunk(part: _Part, number: int, body: Buffer) -> tuple[bytes, _Chunk]:
     return fields + _CRC.pack(crc), _Chunk(crc, records, runs)
 
 
-def _runs(path: Path, at: int, body: Buffer) -> Iterator[StagedRun]:
+def _runs(path: Path, at: int, body: fileops.Buffer) -> Iterator[StagedRun]:
     end = at + len(body)
     try:
-        for section in decode_sections(memoryview(body)):
-            head = StagedSection(section.topic, section.queue_id, section.count, b"")
-            at += len(encode_sections([head]))
+        for section in transactions.decode_sections(memoryview(body)):
+            head = transactions.StagedSection(section.topic, section.queue_id, section.count, b"")
+            at += len(transactions.encode_sections([head]))
             starts = record_starts(section.records)
             _check_section(section, starts)
             yield from _section_runs(path, at, section, starts)
@@ -291,7 +280,7 @@ def _runs(path: Path, at: int, body: Buffer) -> Iterator[StagedRun]:
 
 
 def _section_runs(
-    path: Path, at: int, section: StagedSection, starts: npt.NDArray[np.int64]
+    path: Path, at: int, section: transactions.StagedSection, starts: npt.NDArray[np.int64]
 ) -> Iterator[StagedRun]:
     records = memoryview(section.records)
     tags = tag_hashes(Records(records, starts))
@@ -314,7 +303,7 @@ def _section_runs(
         first = last
 
 
-def _check_section(section: StagedSection, starts: npt.NDArray[np.int64]) -> None:
+def _check_section(section: transactions.StagedSection, starts: npt.NDArray[np.int64]) -> None:
     wanted, count = (section.topic, section.queue_id), len(starts)
     if count == 1:
         # More than one are looked at below.
@@ -329,7 +318,7 @@ def _check_section(section: StagedSection, starts: npt.NDArray[np.int64]) -> Non
         )
 
 
-def _checksum(path: Path, fields: Buffer, body: Buffer) -> int:
+def _checksum(path: Path, fields: fileops.Buffer, body: fileops.Buffer) -> int:
     name = f"{path.parent.name}/{path.name}".encode()
     return zlib.crc32(body, zlib.crc32(fields, zlib.crc32(name)))
 
@@ -381,7 +370,7 @@ class UnitPlan:
     """
 
     def __init__(
-        self, runs: Sequence[StagedRun], extra: Sequence[QueueAppend], ops: FileOps
+        self, runs: Sequence[StagedRun], extra: Sequence[QueueAppend], ops: fileops.FileOps
     ) -> None:
         self._ops = ops
         queues: dict[QueueKey, list[StagedRun]] = {}
@@ -438,7 +427,7 @@ def _copy(key: QueueKey, group: list[StagedRun], files: _StagedFiles) -> Piece:
 class _StagedFiles:
     """Staged files, each opened once for a unit."""
 
-    def __init__(self, ops: FileOps) -> None:
+    def __init__(self, ops: fileops.FileOps) -> None:
         self._ops = ops
         self._fds: dict[Path, int] = {}
 
@@ -447,7 +436,7 @@ class _StagedFiles:
         try:
             if path not in self._fds:
                 self._fds[path] = self._ops.open(path, os.O_RDONLY)
-            content = read_all(self._ops, self._fds[path], run.size, run.offset)
+            content = fileops.read_all(self._ops, self._fds[path], run.size, run.offset)
         except OSError as error:
             raise _lost(f"cannot read staged file {path}: {error.strerror or error}") from error
         if zlib.crc32(content) != run.crc:

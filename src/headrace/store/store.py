@@ -13,31 +13,21 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.errors import InvalidParameterError, StoreLockedError
 from headrace.protocol.layout import check_sizes, queue_of
-from headrace.store.entries import QueueAppend, Verification
+from headrace.store import requests
+from headrace.store.entries import QueueAppend, QueueKey, Verification
 from headrace.store.fileops import Buffer, FileOps
 from headrace.store.keys import KeyIndex
 from headrace.store.maintenance import COPIED, Maintenance, StoreParts, Upkeep, open_parts
 from headrace.store.reading import Bounds, Cut, OldParts, Reader, ReadResult
 from headrace.store.replication.port import LogPort, Rebuilds
-from headrace.store.reput import Reput
-from headrace.store.requests import (
-    AppendRequest,
-    AppendResult,
-    Beside,
-    CompactRequest,
-    DropRequest,
-    UnitRequest,
-    UnitResult,
-)
+from headrace.store.reput import CompactorStatistics, Reput, ReputStatistics
 from headrace.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import StagedBatch
     from headrace.store.compaction import CompactionReport
-    from headrace.store.entries import QueueKey
     from headrace.store.maintenance import ExpiryReport
     from headrace.store.recovery import RecoveryReport
-    from headrace.store.reput import CompactorStatistics, ReputStatistics
     from headrace.store.staging import StageKey
     from headrace.store.writer import OnAppend
 
@@ -133,7 +123,9 @@ class MessageStore:
         self._staging = parts.staging
         self._checkpointer = parts.checkpointer
         self._writer = parts.writer
-        self._beside = Beside(path / "log", parts.staging, parts.writer, settings=settings, ops=ops)
+        self._beside = requests.Beside(
+            path / "log", parts.staging, parts.writer, settings=settings, ops=ops
+        )
         self._recovery = parts.recovery
         self._settings = settings
         self._queue_logs = parts.queue_logs
@@ -229,7 +221,7 @@ class MessageStore:
 
     def append(
         self, appends: Sequence[QueueAppend], *, checked: bool = False
-    ) -> Future[list[AppendResult]]:
+    ) -> Future[list[requests.AppendResult]]:
         """Append records to queues; a queue that does not exist is made.
 
         The records of one :class:`QueueAppend` survive a crash together or not at all; all of
@@ -248,7 +240,7 @@ class MessageStore:
         if not checked:
             for append in appends:
                 self.check(append)
-        request = AppendRequest(list(appends), sum(append.size for append in appends))
+        request = requests.AppendRequest(list(appends), sum(append.size for append in appends))
         self._writer.submit(request)
         return request.future
 
@@ -351,7 +343,7 @@ class MessageStore:
 
     def commit_unit(
         self, keys: Sequence[StageKey], extra: Sequence[QueueAppend] = ()
-    ) -> Future[UnitResult]:
+    ) -> Future[requests.UnitResult]:
         """Append staged parts, then some more records, as one unit.
 
         The unit is one stretch of the log, on disk when the future is done, in every mode.
@@ -369,7 +361,7 @@ class MessageStore:
         """
         for append in extra:
             self.check(append)
-        request = UnitRequest(list(keys), list(extra))
+        request = requests.UnitRequest(list(keys), list(extra))
         if self._beside.takes(request):
             self._beside.submit(request)
         else:
@@ -385,7 +377,7 @@ class MessageStore:
 
         Its messages stay in the log, out of reach.  A topic of the same name starts at 0.
         """
-        request = DropRequest(topic)
+        request = requests.DropRequest(topic)
         self._writer.submit(request)
         return request.future
 
@@ -408,7 +400,7 @@ class MessageStore:
 
     def compact_topic(self, topic: str) -> Future[None]:
         """Keep only the newest record of each key of a topic, from here on; again is no change."""
-        request = CompactRequest(topic)
+        request = requests.CompactRequest(topic)
         self._writer.submit(request)
         return request.future
 

@@ -37,7 +37,7 @@ from headrace.store.requests import (
     UnitResult,
     WakeRequest,
 )
-from headrace.store.staging import Piece, UnitPlan
+from headrace.store.staging import Piece, Staging, UnitPlan
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from headrace.store.log import CommitLog, Segment
     from headrace.store.requests import SideUnit
     from headrace.store.settings import StoreSettings
-    from headrace.store.staging import Staging
 
 
 # Writing entries: what callers ask for, as entries of the log and units of the indexes.

@@ -1,7 +1,5 @@
 """The streams front door: typed method chains that build a topology."""
 
-from __future__ import annotations
-
 from headrace.streams.aggregates import (
     Measure,
     aggregate,

@@ -9,36 +9,17 @@ from decimal import Decimal
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, overload
 
-from headrace import serdes
+from headrace import serdes, topology
 from headrace.columns import Expression
 from headrace.columns.cells import CellsSerde
 from headrace.errors import HeadraceError, TopologyError
 from headrace.serdes.inference import hint_name, plain_serde_for, result_hint
-from headrace.streams.flow import check_function
-from headrace.topology import (
-    Accumulator,
-    AccumulatorSerde,
-    Aggregate,
-    Aggregation,
-    Copies,
-    CountWindow,
-    CountWindows,
-    EntriesSerde,
-    SessionWindow,
-    SessionWindows,
-    SlidingWindow,
-    SlidingWindows,
-    TimeWindow,
-    TimeWindows,
-    mergeable,
-)
+from headrace.streams.flow import Flow, Known, NextOperator, check_function
 from headrace.topology.accumulators import removable
 from headrace.topology.stages import gives_updates
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams.flow import Flow, Known, NextOperator
-    from headrace.topology import Emit, ErrorPolicy, WindowAggregate
     from headrace.topology.aggregations import AggregationKind
     from headrace.topology.operators.windows import WindowEmit
     from headrace.topology.windows import Windows
@@ -71,7 +52,7 @@ class Measure(Generic[V_contra]):
 
     kind: AggregationKind
     #: A function of the value, or a column; the reducer, or what makes accumulators.
-    of: Callable[..., Any] | Accumulator[V_contra, Any] | Column | None = None
+    of: Callable[..., Any] | topology.Accumulator[V_contra, Any] | Column | None = None
     #: Most values that are kept.
     limit: int | None = None
     #: Writes what a reducer or an accumulator keeps.
@@ -166,7 +147,7 @@ def reduce(function: Callable[[V, V], V], *, serde: Serde[V] | None = None) -> M
 
 
 def aggregate(
-    accumulator: Accumulator[V, Any] | Callable[[], Accumulator[V, Any]],
+    accumulator: topology.Accumulator[V, Any] | Callable[[], topology.Accumulator[V, Any]],
     *,
     serde: Serde[Any] | None = None,
 ) -> Measure[V]:
@@ -204,7 +185,7 @@ def measures_of(
 class Gathering:
     """An aggregation, and what is known of its results."""
 
-    aggregation: Aggregation
+    aggregation: topology.Aggregation
     result: Known
     #: Records may be combined before the shuffle.
     merges: bool = True
@@ -280,7 +261,7 @@ def gathered_row(
         parts[name] = gathered(step, one)
     writers = [one.serde for one in chosen if one.kind == "reduce" and one.serde is not None]
     writers += [part.aggregation.value_serde for part in parts.values()]
-    aggregation = Aggregation(
+    aggregation = topology.Aggregation(
         kind="row",
         state_serde=CellsSerde(packs=True),
         value_serde=next((one for one in writers if one is not serdes.nothing), serdes.nothing),
@@ -298,11 +279,13 @@ def gathered_row(
 def _number(step: NextOperator, measure: Measure[Any]) -> Gathering:
     """Describe a count, a sum or an average."""
     if measure.kind == "count":
-        counting = Aggregation(kind="count", state_serde=serdes.int, value_serde=serdes.nothing)
+        counting = topology.Aggregation(
+            kind="count", state_serde=serdes.int, value_serde=serdes.nothing
+        )
         return Gathering(counting, step.known(builtins.int))
     numbers = _selected(step, measure).hint
     averages = measure.kind == "avg"
-    aggregation = Aggregation(
+    aggregation = topology.Aggregation(
         kind=measure.kind,
         state_serde=serdes.int if numbers is builtins.int and not averages else serdes.plain,
         value_serde=step.flow.value.serde_or_plain(),
@@ -321,7 +304,7 @@ def _distinct(step: NextOperator, measure: Measure[Any]) -> Gathering:
             " only plain data has one encoding for equal values",
             hint=f"give a selector that finds something plain that identifies the {kind}",
         )
-    aggregation = Aggregation(
+    aggregation = topology.Aggregation(
         kind=measure.kind,
         state_serde=serdes.plain if measure.kind == "count_distinct" else serdes.bytes,
         value_serde=step.flow.value.serde_or_plain(),
@@ -338,9 +321,9 @@ def _kept(step: NextOperator, measure: Measure[Any]) -> Gathering:
             hint="give a positive number",
         )
     chosen = travelling(step)
-    aggregation = Aggregation(
+    aggregation = topology.Aggregation(
         kind=measure.kind,
-        state_serde=EntriesSerde(chosen),
+        state_serde=topology.EntriesSerde(chosen),
         value_serde=chosen,
         function=_function(measure),
         limit=measure.limit,
@@ -354,7 +337,7 @@ def _kept(step: NextOperator, measure: Measure[Any]) -> Gathering:
 def _reduced(step: NextOperator, measure: Measure[Any]) -> Gathering:
     check_function("reduce", measure.of, ("result", "value"), step.caller.origin)
     chosen = measure.serde or travelling(step)
-    aggregation = Aggregation(
+    aggregation = topology.Aggregation(
         kind="reduce", state_serde=chosen, value_serde=chosen, function=_function(measure)
     )
     return Gathering(aggregation, step.known(step.flow.value.hint, chosen), merges=False)
@@ -362,17 +345,19 @@ def _reduced(step: NextOperator, measure: Measure[Any]) -> Gathering:
 
 def _custom(step: NextOperator, measure: Measure[Any]) -> Gathering:
     sample = _sample(measure.of, step)
-    make: Any = Copies(measure.of) if isinstance(measure.of, Accumulator) else measure.of
-    state = AccumulatorSerde(make, measure.serde or serdes.plain)
+    make: Any = (
+        topology.Copies(measure.of) if isinstance(measure.of, topology.Accumulator) else measure.of
+    )
+    state = topology.AccumulatorSerde(make, measure.serde or serdes.plain)
     _check_state(sample, state, step)
-    aggregation = Aggregation(
+    aggregation = topology.Aggregation(
         kind="custom",
         state_serde=state,
         value_serde=step.flow.value.serde_or_plain(),
         accumulator=make,
     )
     result = step.known(result_hint(sample.result, step.caller.names))
-    merges = mergeable(sample)
+    merges = topology.mergeable(sample)
     return Gathering(aggregation, result, merges=merges, meets=merges)
 
 
@@ -407,7 +392,9 @@ def of_updates(gathering: Gathering, step: NextOperator, emit: str) -> Gathering
     return replace(gathering, aggregation=updated, merges=False)
 
 
-def _taking_back(aggregation: Aggregation, what: str, values: Serde[Any]) -> Aggregation:
+def _taking_back(
+    aggregation: topology.Aggregation, what: str, values: Serde[Any]
+) -> topology.Aggregation:
     refused = _CANNOT_TAKE_BACK.get(aggregation.kind)
     if aggregation.accumulator is not None and not removable(aggregation.accumulator()):
         refused = "give your accumulator a remove(value)"
@@ -421,9 +408,9 @@ def _taking_back(aggregation: Aggregation, what: str, values: Serde[Any]) -> Agg
         case "row":
             state = aggregation.state_serde
         case "custom":
-            state = EntriesSerde(aggregation.state_serde)
+            state = topology.EntriesSerde(aggregation.state_serde)
         case kind:
-            state = _UPDATED_STATE.get(kind, EntriesSerde(serdes.bytes))
+            state = _UPDATED_STATE.get(kind, topology.EntriesSerde(serdes.bytes))
     parts = tuple(
         (name, _taking_back(part, f"'{name}' of {what}", values))
         for name, part in aggregation.parts
@@ -442,8 +429,8 @@ _UPDATED_STATE: dict[str, Serde[Any]] = {
 }
 
 
-def _sample(accumulator: object, step: NextOperator) -> Accumulator[Any, Any]:
-    if isinstance(accumulator, Accumulator):
+def _sample(accumulator: object, step: NextOperator) -> topology.Accumulator[Any, Any]:
+    if isinstance(accumulator, topology.Accumulator):
         return accumulator
     check_function("aggregate", accumulator, (), step.caller.origin)
     assert callable(accumulator)
@@ -455,7 +442,7 @@ def _sample(accumulator: object, step: NextOperator) -> Accumulator[Any, Any]:
             f" {type(error).__name__}: {error}",
             hint="give a class or function that can be called without arguments",
         ) from error
-    if not isinstance(sample, Accumulator):
+    if not isinstance(sample, topology.Accumulator):
         raise TopologyError(
             f"aggregate at {step.caller.origin} needs an Accumulator or what makes one; it got"
             f" {hint_name(type(sample))}",
@@ -465,7 +452,7 @@ def _sample(accumulator: object, step: NextOperator) -> Accumulator[Any, Any]:
 
 
 def _check_state(
-    sample: Accumulator[Any, Any], serde: AccumulatorSerde, step: NextOperator
+    sample: topology.Accumulator[Any, Any], serde: topology.AccumulatorSerde, step: NextOperator
 ) -> None:
     try:
         serde.serialize(sample)
@@ -487,8 +474,8 @@ def running(
     label: str,
     describe: Callable[[NextOperator], Gathering],
     name: str | None,
-    emit: Emit,
-    on_error: ErrorPolicy,
+    emit: topology.Emit,
+    on_error: topology.ErrorPolicy,
 ) -> Flow:
     """Add an aggregate that goes on for ever.
 
@@ -508,7 +495,7 @@ def running(
     if gives_updates(flow.builder.operators, flow.operator):
         gathering = of_updates(gathering, step, emit)
     gathering.check_travel(step, combined=emit == "update" and gathering.merges)
-    operator = Aggregate(
+    operator = topology.Aggregate(
         **step.fields, aggregation=gathering.aggregation, key_serde=serdes.key, emit=emit
     )
     return step.add(operator, value=gathering.result)
@@ -516,16 +503,16 @@ def running(
 
 #: What gathers by each kind of window.
 _OPERATORS: dict[type[Windows], type[Any]] = {
-    CountWindows: CountWindow,
-    SessionWindows: SessionWindow,
-    SlidingWindows: SlidingWindow,
-    TimeWindows: TimeWindow,
+    topology.CountWindows: topology.CountWindow,
+    topology.SessionWindows: topology.SessionWindow,
+    topology.SlidingWindows: topology.SlidingWindow,
+    topology.TimeWindows: topology.TimeWindow,
 }
 
 
 def by_windows(
     step: NextOperator, gathering: Gathering, windows: Windows, grace: int, emit: WindowEmit
-) -> tuple[Flow, WindowAggregate]:
+) -> tuple[Flow, topology.WindowAggregate]:
     """Add an aggregate that has a result for each window.
 
     Raises
@@ -536,7 +523,7 @@ def by_windows(
     _check_windows(step, gathering, windows, grace, emit)
     gathering.check_travel(step, combined=False)
     aggregation = gathering.aggregation
-    operator: WindowAggregate = _OPERATORS[type(windows)](
+    operator: topology.WindowAggregate = _OPERATORS[type(windows)](
         **step.fields,
         aggregation=aggregation,
         value_serde=_written(step.flow.value, aggregation.value_serde),
@@ -560,12 +547,12 @@ def _check_windows(
             f"window at {step.caller.origin} needs windows, not {windows!r:.100}",
             hint="give what tumbling, hopping, sliding, session or count_window makes",
         )
-    if grace and isinstance(windows, CountWindows):
+    if grace and isinstance(windows, topology.CountWindows):
         raise TopologyError(
             f"window at {step.caller.origin} has grace={grace} ms, but it counts records",
             hint="leave grace= out: nothing is late for windows that count records",
         )
-    if not (gathering.meets or isinstance(windows, TimeWindows | CountWindows)):
+    if not (gathering.meets or isinstance(windows, topology.TimeWindows | topology.CountWindows)):
         raise TopologyError(
             f"operator '{step.name}' (made at {step.caller.origin}) gathers by windows that"
             " are put together from parts, and its accumulator cannot merge",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from headrace.columns import Expression
 from headrace.columns.sql import Query, parse
 from headrace.errors import TopologyError
-from headrace.serdes import Deserializer, Serde, TableDeserializer, as_deserializer, with_key
+from headrace.serdes import Deserializer, Keyed, Serde, TableDeserializer, as_deserializer, with_key
 from headrace.serdes.inference import document_serde_for
 from headrace.streams.aggregates import Measure, avg, count, max_, min_, sum_
 from headrace.streams.flow import Flow, Known
@@ -20,10 +20,6 @@ from headrace.streams.tables import GlobalTable, Table
 from headrace.topology import ErrorPolicy, Operator, Topology, check_pickling
 from headrace.topology.callers import caller
 from headrace.topology.names import check_job_name
-
-if TYPE_CHECKING:
-    from headrace.serdes import Keyed
-
 
 # SQL over named streams.
 

@@ -17,17 +17,15 @@ from headrace.columns.expressions import Node, node_of
 from headrace.columns.functions import Explosion, evaluate, filtered, types_of
 from headrace.errors import TopologyError
 from headrace.serdes.inference import hint_name
-from headrace.streams.aggregates import Measure, measures_of
-from headrace.topology import Source
+from headrace.streams.aggregates import Measure, Row, measures_of
+from headrace.topology import ErrorPolicy, Source
 from headrace.topology.operators.columns import AggregateColumns, GroupBy, Select, WhereColumns
 from headrace.topology.stages import gives_updates
 
 if TYPE_CHECKING:
-    from headrace.streams.aggregates import Row
     from headrace.streams.flow import Flow, NextOperator
     from headrace.streams.tables import Table
     from headrace.streams.windowed import WindowedGroups
-    from headrace.topology import ErrorPolicy
     from headrace.topology.windows import Windows
 
 

@@ -9,22 +9,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from headrace.errors import TopologyError
-from headrace.serdes import NullableSerde, Serde, plain
-from headrace.serdes.inference import (
-    hint_name,
-    plain_serde_for,
-    serde_for,
-    topic_serde_for,
-    without_none,
-)
+from headrace.serdes import NullableSerde, Serde, inference, plain
 from headrace.serdes.messages import callable_name, required_parameters
-from headrace.topology import Origin, RecordFunction, WindowedSerde
+from headrace.topology import Emit, ErrorPolicy, Operator, Origin, RecordFunction, WindowedSerde
 from headrace.topology.callers import Caller, caller
 
 if TYPE_CHECKING:
     from headrace.columns import Schema
     from headrace.streams.builder import StreamBuilder
-    from headrace.topology import Emit, ErrorPolicy, Operator
     from headrace.topology.operators.windows import WindowEmit
     from headrace.topology.windows import Windows
 
@@ -121,7 +113,7 @@ class Known:
 
     def serde_or_plain(self) -> Serde[Any]:
         """Return the serde for them, plain data where none is known."""
-        return self.serde or serde_for(self.hint) or plain
+        return self.serde or inference.serde_for(self.hint) or plain
 
     def simple_serde(self) -> Serde[Any] | None:
         """Return the serde that was declared, or that of plain data; None for other types.
@@ -129,7 +121,7 @@ class Known:
         Caller: what keeps no values, yet names their serde in the shape of its state, which must
         not change where a type gets a serde.
         """
-        return self.serde or plain_serde_for(self.hint)
+        return self.serde or inference.plain_serde_for(self.hint)
 
     def needed_serde(self, needer: str, why: str) -> Serde[Any]:
         """Return the serde for them.
@@ -139,9 +131,9 @@ class Known:
         TopologyError
             Their type is known and has no serde.
         """
-        serde = self.serde or serde_for(self.hint)
+        serde = self.serde or inference.serde_for(self.hint)
         if serde is None:
-            kind = hint_name(self.hint)
+            kind = inference.hint_name(self.hint)
             raise TopologyError(
                 f"operator '{self.operator}' (made at {self.origin}) gives values of type {kind},"
                 f" and '{needer}' {why}, but no serde is known for {kind}",
@@ -159,14 +151,16 @@ class Known:
             Nobody has said of what type they are, or their type has no serde.
         """
         serde = self.serde.inner if isinstance(self.serde, NullableSerde) else self.serde
-        if isinstance(serde, WindowedSerde) or serde is serde_for(without_none(self.hint)):
+        if isinstance(serde, WindowedSerde) or serde is inference.serde_for(
+            inference.without_none(self.hint)
+        ):
             # What was chosen for ways inside of the job is not for others.
             serde = None
-        serde = serde or topic_serde_for(self.hint)
+        serde = serde or inference.topic_serde_for(self.hint)
         if serde is None:
             raise TopologyError(
                 f"{sink} at {origin} names no serde, and operator '{self.operator}' (made at"
-                f" {self.origin}) gives values of type {hint_name(self.hint)}",
+                f" {self.origin}) gives values of type {inference.hint_name(self.hint)}",
                 hint="say of which type they are where they are made, as in source(topic, Order)"
                 " or 'def price(order: Order) -> Priced', or name a serde: sink(topic, serdes.json)",
             )
@@ -180,8 +174,8 @@ class Known:
         TopologyError
             Their type is known and has no canonical encoding.
         """
-        if plain_serde_for(self.hint) is None:
-            kind = hint_name(self.hint)
+        if inference.plain_serde_for(self.hint) is None:
+            kind = inference.hint_name(self.hint)
             raise TopologyError(
                 f"operator '{self.operator}' (made at {self.origin}) gives keys of type {kind},"
                 f" which '{needer}' cannot route: keys are plain data, so that equal keys have"

@@ -7,32 +7,16 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
-from headrace.streams.aggregates import (
-    aggregate,
-    avg,
-    collect,
-    count,
-    count_distinct,
-    gathered,
-    gathered_row,
-    max_,
-    min_,
-    reduce,
-    running,
-    sum_,
-    top,
-)
+from headrace.streams import aggregates
 from headrace.streams.records import replaced
 from headrace.streams.stream import Stream
 from headrace.streams.tables import Table
-from headrace.topology import FlatMapValues, MapValues
+from headrace.topology import Accumulator, Emit, ErrorPolicy, FlatMapValues, MapValues
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams.aggregates import Measure, Row
     from headrace.streams.flow import AggregateOptions, ValueOptions
     from headrace.streams.windowed import WindowedStream
-    from headrace.topology import Accumulator, Emit, ErrorPolicy
     from headrace.topology.windows import Windows
 
 
@@ -113,7 +97,7 @@ class KeyedStream(Stream[K, V]):
         >>> StreamBuilder("job").source("words", serdes.string).key_by(str.lower).count()
         <table 'count-words'>
         """
-        return self._gather(count(), name, emit)
+        return self._gather(aggregates.count(), name, emit)
 
     def count_distinct(
         self,
@@ -149,7 +133,7 @@ class KeyedStream(Stream[K, V]):
         >>> visits.key_by(lambda v: v["page"]).count_distinct(lambda v: v["user"])
         <table 'count_distinct-visits'>
         """
-        measure = count_distinct(selector, approximate=approximate)
+        measure = aggregates.count_distinct(selector, approximate=approximate)
         return self._gather(measure, name, emit, on_error)
 
     @overload
@@ -180,7 +164,7 @@ class KeyedStream(Stream[K, V]):
         >>> orders.key_by(lambda order: order["item"]).sum(lambda order: order["price"])
         <table 'sum-orders'>
         """
-        return self._gather(sum_(selector), name, emit, on_error)
+        return self._gather(aggregates.sum_(selector), name, emit, on_error)
 
     @overload
     def avg(
@@ -218,7 +202,7 @@ class KeyedStream(Stream[K, V]):
         >>> orders.key_by(lambda order: order["item"]).avg(lambda order: order["price"])
         <table 'avg-orders'>
         """
-        return self._gather(avg(selector), name, emit, on_error)
+        return self._gather(aggregates.avg(selector), name, emit, on_error)
 
     def min(
         self,
@@ -242,7 +226,7 @@ class KeyedStream(Stream[K, V]):
         >>> orders.key_by(lambda order: order["item"]).min(lambda order: order["price"])
         <table 'min-orders'>
         """
-        return self._gather(min_(selector), name, emit, on_error)
+        return self._gather(aggregates.min_(selector), name, emit, on_error)
 
     def max(
         self,
@@ -261,7 +245,7 @@ class KeyedStream(Stream[K, V]):
         >>> orders.key_by(lambda order: order["item"]).max(lambda order: order["price"])
         <table 'max-orders'>
         """
-        return self._gather(max_(selector), name, emit, on_error)
+        return self._gather(aggregates.max_(selector), name, emit, on_error)
 
     def top(
         self,
@@ -288,7 +272,7 @@ class KeyedStream(Stream[K, V]):
         >>> orders.key_by(lambda order: order["item"]).top(3, lambda order: order["price"])
         <table 'top-orders'>
         """
-        return self._gather(top(n, selector), name, emit, on_error)
+        return self._gather(aggregates.top(n, selector), name, emit, on_error)
 
     def collect(
         self,
@@ -322,7 +306,9 @@ class KeyedStream(Stream[K, V]):
         >>> words.key_by(len).collect(distinct=True, limit=100)
         <table 'collect-words'>
         """
-        return self._gather(collect(distinct=distinct, limit=limit), name, emit, on_error)
+        return self._gather(
+            aggregates.collect(distinct=distinct, limit=limit), name, emit, on_error
+        )
 
     def reduce(
         self,
@@ -349,7 +335,7 @@ class KeyedStream(Stream[K, V]):
         >>> StreamBuilder("job").source("words", serdes.string).key_by(len).reduce(max)
         <table 'reduce-words'>
         """
-        return self._gather(reduce(function, serde=serde), name, emit, on_error)
+        return self._gather(aggregates.reduce(function, serde=serde), name, emit, on_error)
 
     def aggregate(
         self,
@@ -391,16 +377,16 @@ class KeyedStream(Stream[K, V]):
         >>> words.key_by(lambda word: word[0]).aggregate(Longest)
         <table 'aggregate-words'>
         """
-        return self._gather(aggregate(accumulator, serde=serde), name, emit, on_error)
+        return self._gather(aggregates.aggregate(accumulator, serde=serde), name, emit, on_error)
 
     def agg(
         self,
-        *measures: Measure[V],
+        *measures: aggregates.Measure[V],
         name: str | None = None,
         emit: Emit = "update",
         on_error: ErrorPolicy = "fail",
-        **named: Measure[V],
-    ) -> Table[K, Row]:
+        **named: aggregates.Measure[V],
+    ) -> Table[K, aggregates.Row]:
         """Gather several things at once: one state, one shuffle, and a dict of the results.
 
         Parameters
@@ -429,10 +415,10 @@ class KeyedStream(Stream[K, V]):
         ... )
         <table 'agg-orders'>
         """
-        flow = running(
+        flow = aggregates.running(
             self._flow,
             "agg",
-            lambda step: gathered_row(step, measures, named),
+            lambda step: aggregates.gathered_row(step, measures, named),
             name,
             emit,
             on_error,
@@ -469,9 +455,18 @@ class KeyedStream(Stream[K, V]):
         return WindowedStream(self._flow, windows, grace)
 
     def _gather(
-        self, measure: Measure[V], name: str | None, emit: Emit, on_error: ErrorPolicy = "fail"
+        self,
+        measure: aggregates.Measure[V],
+        name: str | None,
+        emit: Emit,
+        on_error: ErrorPolicy = "fail",
     ) -> Table[K, Any]:
-        flow = running(
-            self._flow, measure.label, lambda step: gathered(step, measure), name, emit, on_error
+        flow = aggregates.running(
+            self._flow,
+            measure.label,
+            lambda step: aggregates.gathered(step, measure),
+            name,
+            emit,
+            on_error,
         )
         return Table(flow)

@@ -8,28 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from headrace import serdes
+from headrace import serdes, topology
 from headrace.columns.schema import arrow_type
 from headrace.errors import TopologyError
-from headrace.serdes import as_serializer
+from headrace.serdes import Serde, as_serializer
 from headrace.serdes.inference import result_hint
-from headrace.streams.flow import Known, check_function, record_function
-from headrace.topology import (
-    DriverFunction,
-    ForEachBatch,
-    Peek,
-    Sink,
-    SinkDataFrame,
-    batch_topic,
-    done_topic,
-)
-from headrace.topology.callers import caller
-
-if TYPE_CHECKING:
-    from headrace.serdes import Serde
-    from headrace.streams.flow import Flow, NextOperator
-    from headrace.topology import ErrorPolicy, Operator
-    from headrace.topology.callers import Caller
+from headrace.streams.flow import Flow, Known, NextOperator, check_function, record_function
+from headrace.topology.callers import Caller, caller
 
 
 class End:
@@ -41,7 +26,7 @@ class End:
         The sink.
     """
 
-    def __init__(self, sink: Operator) -> None:
+    def __init__(self, sink: topology.Operator) -> None:
         self._sink = sink
 
     def __repr__(self) -> str:
@@ -83,7 +68,7 @@ class Printer:
 def printed(flow: Flow, label: str, name: str | None) -> Flow:
     """Print records and pass them on."""
     step = flow.begin("print", name)
-    return step.add(Peek(**step.fields, function=Printer(label), takes_key=True))
+    return step.add(topology.Peek(**step.fields, function=Printer(label), takes_key=True))
 
 
 def written(
@@ -94,7 +79,7 @@ def written(
     key: Callable[..., object] | None,
     partition: Callable[..., int] | None,
     name: str | None,
-    on_error: ErrorPolicy,
+    on_error: topology.ErrorPolicy,
 ) -> End:
     """Write records to a topic, or to the one of several that a function chooses.
 
@@ -121,7 +106,7 @@ def written(
         raise TopologyError(
             f"{what} at {origin}: {error}", hint="for example sink(topic, serdes.json)"
         ) from None
-    operator = Sink(
+    operator = topology.Sink(
         name=flow.builder.name_for("sink", names[0], name),
         parents=(flow.operator,),
         origin=origin,
@@ -154,14 +139,14 @@ def batches_to_function(
     function: Callable[..., object],
     name: str | None,
     serde: Serde[Any] | None,
-    on_error: ErrorPolicy,
+    on_error: topology.ErrorPolicy,
 ) -> End:
     """Call a function with committed batches."""
     step = flow.begin("for_each_batch", name, on_error=on_error)
     what = f"for_each_batch '{step.name}'"
     check_function(what, function, ("records", "token"), step.caller.origin)
     known = serde or flow.value.needed_serde(step.name, "writes them to its topic")
-    operator = ForEachBatch(**_batch_fields(step, known), function=function)
+    operator = topology.ForEachBatch(**_batch_fields(step, known), function=function)
     step.add(operator)
     return End(operator)
 
@@ -171,7 +156,7 @@ def batches_to_spark(
     writer: Callable[..., object],
     name: str | None,
     serde: Serde[Any] | None,
-    on_error: ErrorPolicy,
+    on_error: topology.ErrorPolicy,
 ) -> End:
     """Hand committed batches to Spark's writers."""
     step = flow.begin("sink_dataframe", name, on_error=on_error)
@@ -180,7 +165,9 @@ def batches_to_spark(
     known = serde or flow.value.needed_serde(step.name, "writes them to its topic")
     if serde is None and isinstance(known, serdes.PlainSerde) and flow.value.columns is None:
         known = serdes.json
-    operator = SinkDataFrame(**_batch_fields(step, known), writer=DriverFunction(writer))
+    operator = topology.SinkDataFrame(
+        **_batch_fields(step, known), writer=topology.DriverFunction(writer)
+    )
     step.add(operator)
     return End(operator)
 
@@ -191,8 +178,8 @@ def _batch_fields(step: NextOperator, serde: Serde[Any]) -> dict[str, Any]:
     job = flow.builder.name
     return {
         **step.fields,
-        "topic": batch_topic(job, step.name),
-        "done_topic": done_topic(job, step.name),
+        "topic": topology.batch_topic(job, step.name),
+        "done_topic": topology.done_topic(job, step.name),
         "serializer": as_serializer(serde),
         "value_serde": serde,
         "schema": flow.value.columns or serde.schema,

@@ -9,46 +9,30 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from headrace import serdes
+from headrace import serdes, topology
 from headrace.errors import TopologyError
 from headrace.serdes.inference import item_hint, pair_hints, result_hint
-from headrace.streams.flow import accepts, check_function, check_record_function
+from headrace.streams.flow import Flow, NextOperator, accepts, check_function, check_record_function
 from headrace.streams.sources import check_durations
-from headrace.topology import (
-    FlatMap,
-    FlatMapValues,
-    KeyBy,
-    KeyedProcess,
-    Map,
-    MapAsync,
-    MapValues,
-    Output,
-    Peek,
-    Process,
-    SelectTimestamp,
-    Where,
-)
 from headrace.topology.callers import caller
 from headrace.topology.names import check_operator_name
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams.flow import Flow, NextOperator
-    from headrace.topology import ErrorPolicy, StateSpec, TimerSpec
 
 
 def replaced(
     flow: Flow,
-    kind: type[Map | FlatMap | MapValues | FlatMapValues],
+    kind: type[topology.Map | topology.FlatMap | topology.MapValues | topology.FlatMapValues],
     function: Callable[..., Any],
     name: str | None,
     serde: Serde[Any] | None,
-    on_error: ErrorPolicy,
+    on_error: topology.ErrorPolicy,
 ) -> Flow:
     """Replace records, or their values, by one or any number of others, as the operator says."""
     step, takes_key = _begin(flow, kind.label, function, name, on_error)
     hint = result_hint(function, step.caller.names)
-    if issubclass(kind, FlatMap | FlatMapValues):
+    if issubclass(kind, topology.FlatMap | topology.FlatMapValues):
         hint = item_hint(hint)
     operator = kind(**step.fields, function=function, takes_key=takes_key)
     if not kind.changes_key:
@@ -63,7 +47,7 @@ def mapped_async(
     max_in_flight: int,
     name: str | None,
     serde: Serde[Any] | None,
-    on_error: ErrorPolicy,
+    on_error: topology.ErrorPolicy,
 ) -> Flow:
     """Replace values by ones that are awaited."""
     step = flow.begin("map_async", name, on_error=on_error)
@@ -75,14 +59,14 @@ def mapped_async(
         )
     hints = inspect.iscoroutinefunction(function)
     hint = result_hint(function, step.caller.names) if hints else Any
-    operator = MapAsync(
+    operator = topology.MapAsync(
         **step.fields, function=function, takes_key=takes_key, max_in_flight=max_in_flight
     )
     return step.add(operator, value=step.known(hint, serde))
 
 
 def kept_by_function(
-    flow: Flow, predicate: Callable[..., Any], name: str | None, on_error: ErrorPolicy
+    flow: Flow, predicate: Callable[..., Any], name: str | None, on_error: topology.ErrorPolicy
 ) -> Flow:
     """Drop records that a predicate does not find true."""
     step = flow.begin("where", name, on_error=on_error)
@@ -93,25 +77,27 @@ def kept_by_function(
             hint='for example where(lambda order: order.price > 100), or where(col("price") > 100)',
         )
     takes_key = check_record_function("where", predicate, step.caller.origin)
-    return step.add(Where(**step.fields, function=predicate, takes_key=takes_key))
+    return step.add(topology.Where(**step.fields, function=predicate, takes_key=takes_key))
 
 
 def peeked(
-    flow: Flow, function: Callable[..., Any], name: str | None, on_error: ErrorPolicy
+    flow: Flow, function: Callable[..., Any], name: str | None, on_error: topology.ErrorPolicy
 ) -> Flow:
     """Show records to a function."""
     step, takes_key = _begin(flow, "peek", function, name, on_error)
-    return step.add(Peek(**step.fields, function=function, takes_key=takes_key))
+    return step.add(topology.Peek(**step.fields, function=function, takes_key=takes_key))
 
 
 def keyed(
-    flow: Flow, selector: Callable[..., Any], name: str | None, on_error: ErrorPolicy
+    flow: Flow, selector: Callable[..., Any], name: str | None, on_error: topology.ErrorPolicy
 ) -> Flow:
     """Set the keys of records."""
     step, takes_key = _begin(flow, "key_by", selector, name, on_error)
     known = step.known(result_hint(selector, step.caller.names))
     known.check_key(step.name)
-    operator = KeyBy(**step.fields, selector=selector, takes_key=takes_key, key_serde=serdes.key)
+    operator = topology.KeyBy(
+        **step.fields, selector=selector, takes_key=takes_key, key_serde=serdes.key
+    )
     return step.add(operator, key=known)
 
 
@@ -120,18 +106,18 @@ def timed(
     function: Callable[[Any], datetime | int | None],
     durations: dict[str, timedelta | None],
     name: str | None,
-    on_error: ErrorPolicy,
+    on_error: topology.ErrorPolicy,
 ) -> Flow:
     """Set the times of records."""
     step = flow.begin("select_timestamp", name, on_error=on_error)
     check_function("select_timestamp", function, ("value",), step.caller.origin)
     check_durations(f"operator '{step.name}' at {step.caller.origin}", durations)
     fields: dict[str, Any] = {**step.fields, **durations}
-    return step.add(SelectTimestamp(**fields, function=function))
+    return step.add(topology.SelectTimestamp(**fields, function=function))
 
 
 def _begin(
-    flow: Flow, label: str, function: object, name: str | None, on_error: ErrorPolicy
+    flow: Flow, label: str, function: object, name: str | None, on_error: topology.ErrorPolicy
 ) -> tuple[NextOperator, bool]:
     step = flow.begin(label, name, on_error=on_error)
     return step, check_record_function(label, function, step.caller.origin)
@@ -145,12 +131,12 @@ _LONGEST_NAME = 100
 def processed(
     flow: Flow,
     factory: object,
-    declared: tuple[Iterable[StateSpec], Iterable[TimerSpec], Iterable[str]],
+    declared: tuple[Iterable[topology.StateSpec], Iterable[topology.TimerSpec], Iterable[str]],
     lag: timedelta,
     name: str | None,
     serde: Serde[Any] | None,
-    on_error: ErrorPolicy,
-) -> tuple[Flow, Process]:
+    on_error: topology.ErrorPolicy,
+) -> tuple[Flow, topology.Process]:
     """Hand records to a processor that declares states, timers and outputs.
 
     Raises
@@ -169,13 +155,13 @@ def processed(
     fields = {**step.fields, "factory": factory, "outputs": outputs}
     if states or timers:
         fields |= {"states": states, "timers": timers, "lag": lag}
-        operator: Process = _keyed_process(flow, step, fields)
+        operator: topology.Process = _keyed_process(flow, step, fields)
     else:
-        operator = Process(**fields)
+        operator = topology.Process(**fields)
     return step.add(operator, key=step.known(Any), value=step.known(Any, serde)), operator
 
 
-def output_of(flow: Flow, process: Process, name: str) -> Flow:
+def output_of(flow: Flow, process: topology.Process, name: str) -> Flow:
     """Return where the records are that a processor forwards to the child with a name.
 
     Raises
@@ -189,7 +175,7 @@ def output_of(flow: Flow, process: Process, name: str) -> Flow:
             f" it declares {', '.join(process.outputs) or 'none'}",
             hint=f"process(..., outputs=[{name!r}])",
         )
-    output = Output(
+    output = topology.Output(
         name=f"{process.name}-{name}",
         parents=(process.name,),
         output=name,
@@ -199,7 +185,7 @@ def output_of(flow: Flow, process: Process, name: str) -> Flow:
     return replace(flow, operator=output.name)
 
 
-def _keyed_process(flow: Flow, step: NextOperator, fields: dict[str, Any]) -> KeyedProcess:
+def _keyed_process(flow: Flow, step: NextOperator, fields: dict[str, Any]) -> topology.KeyedProcess:
     if flow.key.hint is type(None):
         raise TopologyError(
             f"process at {step.caller.origin} declares states or timers, which belong to keys,"
@@ -207,7 +193,7 @@ def _keyed_process(flow: Flow, step: NextOperator, fields: dict[str, Any]) -> Ke
             hint="give them keys first: key_by(...)",
         )
     flow.key.check_key(step.name)
-    return KeyedProcess(
+    return topology.KeyedProcess(
         **fields,
         value_serde=flow.value.needed_serde(step.name, "keeps state by key"),
         key_serde=serdes.key,

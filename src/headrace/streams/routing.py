@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from headrace import topology
 from headrace.errors import TopologyError
-from headrace.serdes import as_deserializer, as_serializer, with_key
-from headrace.streams.flow import record_function
+from headrace.serdes import Serde, as_deserializer, as_serializer, with_key
+from headrace.streams.flow import Flow, Known, NextOperator, record_function
 from headrace.streams.records import keyed
-from headrace.topology import (
-    Branch,
-    Merge,
-    Output,
-    Repartition,
-    Through,
-    ThroughSource,
-    shuffle_topic,
-)
-
-if TYPE_CHECKING:
-    from headrace.serdes import Serde
-    from headrace.streams.flow import Flow, Known, NextOperator
-    from headrace.topology import ErrorPolicy
-
 
 StreamT = TypeVar("StreamT")
 
@@ -71,7 +57,7 @@ def merged(flows: list[Flow], step: NextOperator, serde: Serde[Any] | None) -> F
     """
     _check_mergeable(flows, step)
     value = _common([flow.value for flow in flows], step, serde)
-    operator = Merge(
+    operator = topology.Merge(
         **{**step.fields, "parents": tuple(flow.operator for flow in flows)},
         value_serde=value.serde_or_plain(),
     )
@@ -83,7 +69,7 @@ def parted(
     predicates: Mapping[str, Callable[..., object]],
     default: str,
     name: str | None,
-    on_error: ErrorPolicy,
+    on_error: topology.ErrorPolicy,
 ) -> dict[str, Flow]:
     """Part records by predicates, and return where each part is.
 
@@ -101,7 +87,7 @@ def parted(
             hint="for example branch(large=lambda order: order.price > 99)",
         )
     whole = step.add(
-        Branch(
+        topology.Branch(
             **step.fields,
             predicates=tuple(
                 (branch, record_function(f"branch {branch!r}", predicate, origin))
@@ -118,7 +104,7 @@ def moved(
     selector: Callable[..., Any] | None,
     partitions: int | None,
     name: str | None,
-    on_error: ErrorPolicy,
+    on_error: topology.ErrorPolicy,
 ) -> Flow:
     """Move records to other tasks, by the keys that they have or by others.
 
@@ -136,7 +122,7 @@ def moved(
             hint="leave it out for all partitions of the job",
         )
     flow.key.check_key(step.name)
-    operator = Repartition(
+    operator = topology.Repartition(
         **step.fields,
         value_serde=flow.value.needed_serde(step.name, "moves them to other tasks"),
         evenly=flow.key.hint is type(None),
@@ -151,7 +137,7 @@ def looped(
     queues: int,
     serde: Serde[Any] | None,
     name: str | None,
-    on_error: ErrorPolicy,
+    on_error: topology.ErrorPolicy,
 ) -> Flow:
     """Add the operator that writes the topic and the one that reads it.
 
@@ -170,16 +156,16 @@ def looped(
     serde = serde or flow.value.needed_serde(step.name, "writes them to a topic")
     has_keys = flow.key.hint is not type(None)
     place = len(flow.builder.operators) + 1
-    writer = Through(
+    writer = topology.Through(
         **step.fields,
-        topic=shuffle_topic(flow.builder.name, place) if topic is None else topic,
+        topic=topology.shuffle_topic(flow.builder.name, place) if topic is None else topic,
         serializer=as_serializer(serde),
         value_serde=serde,
         keyed=has_keys,
         queues=queues,
     )
     step.add(writer)
-    reader = ThroughSource(
+    reader = topology.ThroughSource(
         name=f"{writer.name}-read",
         parents=(writer.name,),
         origin=step.caller.origin,
@@ -196,7 +182,7 @@ def looped(
 
 
 def _output(whole: Flow, step: NextOperator, output: str) -> Flow:
-    operator = Output(
+    operator = topology.Output(
         name=f"{step.name}-{output}",
         parents=(whole.operator,),
         output=output,

@@ -7,10 +7,12 @@ from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, Unpack, overload
 
+from headrace import topology
 from headrace.columns import Expression
+from headrace.streams import records
 from headrace.streams.columns import ColumnGroups, grouped, kept_by_columns, selected
 from headrace.streams.flow import no_method
-from headrace.streams.joins.chain import check_keyed, check_stream
+from headrace.streams.joins.chain import StreamJoin, check_keyed, check_stream
 from headrace.streams.joins.tables import TableLookup, join, kept
 from headrace.streams.outputs import (
     End,
@@ -19,18 +21,7 @@ from headrace.streams.outputs import (
     printed,
     written,
 )
-from headrace.streams.records import (
-    kept_by_function,
-    keyed,
-    mapped_async,
-    output_of,
-    peeked,
-    processed,
-    replaced,
-    timed,
-)
 from headrace.streams.routing import Branches, looped, merged, moved, parted
-from headrace.topology import FlatMap, FlatMapValues, Map, MapValues
 from headrace.topology.callers import caller
 
 if TYPE_CHECKING:
@@ -43,19 +34,9 @@ if TYPE_CHECKING:
         TimeOptions,
         ValueOptions,
     )
-    from headrace.streams.joins.chain import StreamJoin
     from headrace.streams.joins.results import JoinedStream
     from headrace.streams.keyed import KeyedStream
     from headrace.streams.tables import GlobalTable, Table
-    from headrace.topology import (
-        BatchRecords,
-        BatchToken,
-        ErrorPolicy,
-        Process,
-        Processor,
-        StateSpec,
-        TimerSpec,
-    )
 
 
 K = TypeVar("K")
@@ -125,7 +106,7 @@ class Stream(Generic[K, V]):
         *,
         name: str | None = None,
         serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> Stream[K2, V2]:
         """Replace key and value by the pair that a function gives.
 
@@ -136,7 +117,7 @@ class Stream(Generic[K, V]):
         >>> orders.map(lambda order: (order["customer"], order["price"]))
         <stream 'map-orders'>
         """
-        return Stream(replaced(self._flow, Map, function, name, serde, on_error))
+        return Stream(records.replaced(self._flow, topology.Map, function, name, serde, on_error))
 
     @overload
     def map_values(
@@ -152,7 +133,7 @@ class Stream(Generic[K, V]):
         *,
         name: str | None = None,
         serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> Stream[K, V2]:
         """Replace the value; the key stays.
 
@@ -162,7 +143,9 @@ class Stream(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).map_values(len)
         <stream 'map_values-lines'>
         """
-        return Stream(replaced(self._flow, MapValues, function, name, serde, on_error))
+        return Stream(
+            records.replaced(self._flow, topology.MapValues, function, name, serde, on_error)
+        )
 
     @overload
     def flat_map(
@@ -181,7 +164,7 @@ class Stream(Generic[K, V]):
         *,
         name: str | None = None,
         serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> Stream[K2, V2]:
         """Replace each record by any number of others, which the function gives as pairs.
 
@@ -192,7 +175,9 @@ class Stream(Generic[K, V]):
         >>> lines.flat_map(lambda line: [(word, 1) for word in line.split()])
         <stream 'flat_map-lines'>
         """
-        return Stream(replaced(self._flow, FlatMap, function, name, serde, on_error))
+        return Stream(
+            records.replaced(self._flow, topology.FlatMap, function, name, serde, on_error)
+        )
 
     @overload
     def flat_map_values(
@@ -208,7 +193,7 @@ class Stream(Generic[K, V]):
         *,
         name: str | None = None,
         serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> Stream[K, V2]:
         """Replace each value by any number of others; the key stays.
 
@@ -218,7 +203,9 @@ class Stream(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).flat_map_values(str.split)
         <stream 'flat_map_values-lines'>
         """
-        return Stream(replaced(self._flow, FlatMapValues, function, name, serde, on_error))
+        return Stream(
+            records.replaced(self._flow, topology.FlatMapValues, function, name, serde, on_error)
+        )
 
     def map_async(
         self,
@@ -227,7 +214,7 @@ class Stream(Generic[K, V]):
         max_in_flight: int = 100,
         name: str | None = None,
         serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> Stream[K, V2]:
         """Replace the value by one that is awaited, for many records at a time.
 
@@ -250,7 +237,9 @@ class Stream(Generic[K, V]):
         >>> StreamBuilder("job").source("names", serdes.string).map_async(look_up)
         <stream 'map_async-names'>
         """
-        return Stream(mapped_async(self._flow, function, max_in_flight, name, serde, on_error))
+        return Stream(
+            records.mapped_async(self._flow, function, max_in_flight, name, serde, on_error)
+        )
 
     @overload
     def where(
@@ -265,7 +254,7 @@ class Stream(Generic[K, V]):
         condition: Expression | Callable[[V], object] | Callable[[K, V], object],
         *,
         name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> Self:
         """Keep the records for which a condition is true.
 
@@ -293,13 +282,13 @@ class Stream(Generic[K, V]):
         """
         if isinstance(condition, Expression):
             return self._same(kept_by_columns(self._flow, condition, name, on_error))
-        return self._same(kept_by_function(self._flow, condition, name, on_error))
+        return self._same(records.kept_by_function(self._flow, condition, name, on_error))
 
     def select(
         self,
         *columns: Expression | str,
         name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
         **named: Expression | Any,
     ) -> Stream[K, dict[str, Any]]:
         """Compute columns from the columns of the values; all records of a chunk at once.
@@ -341,7 +330,7 @@ class Stream(Generic[K, V]):
         function: Callable[[V], object] | Callable[[K, V], object],
         *,
         name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> Self:
         """Call a function for each record, and pass the record on.
 
@@ -353,7 +342,7 @@ class Stream(Generic[K, V]):
         >>> StreamBuilder("job").source("lines", serdes.string).peek(print)
         <stream 'peek-lines'>
         """
-        return self._same(peeked(self._flow, function, name, on_error))
+        return self._same(records.peeked(self._flow, function, name, on_error))
 
     def print(self, *, label: str = "", name: str | None = None) -> Self:
         """Print each record as ``(key=..., value=...)`` behind a label, and pass it on.
@@ -388,7 +377,7 @@ class Stream(Generic[K, V]):
         selector: Callable[[V], K2] | Callable[[K, V], K2],
         *,
         name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> KeyedStream[K2, V]:
         """Set the key of each record to what the selector finds in it.
 
@@ -400,7 +389,7 @@ class Stream(Generic[K, V]):
         >>> StreamBuilder("job").source("words", serdes.string).key_by(str.lower)
         <keyed stream 'key_by-words'>
         """
-        return _by_key(keyed(self._flow, selector, name, on_error))
+        return _by_key(records.keyed(self._flow, selector, name, on_error))
 
     def group_by_key(self) -> KeyedStream[K, V]:
         """Go on by the keys that the records have.
@@ -427,7 +416,7 @@ class Stream(Generic[K, V]):
         self,
         *columns: Expression | str,
         name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
         **named: Expression,
     ) -> ColumnGroups:
         """Go on by the values of columns; :meth:`ColumnGroups.agg` says what to compute.
@@ -472,7 +461,7 @@ class Stream(Generic[K, V]):
         allowed_lateness: timedelta = _LATENESS,
         idle_timeout: timedelta | None = _IDLE,
         max_future: timedelta | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> Self:
         """Set the time of each record to what the function finds in its value.
 
@@ -510,7 +499,7 @@ class Stream(Generic[K, V]):
             "idle_timeout": idle_timeout,
             "max_future": max_future,
         }
-        return self._same(timed(self._flow, function, durations, name, on_error))
+        return self._same(records.timed(self._flow, function, durations, name, on_error))
 
     # Joins
 
@@ -821,7 +810,7 @@ class Stream(Generic[K, V]):
         *,
         name: str | None = None,
         default: str = "rest",
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
         **predicates: Callable[..., object],
     ) -> Branches[Self]:
         """Part the records: each goes to the first branch whose predicate finds it true.
@@ -879,7 +868,7 @@ class Stream(Generic[K, V]):
         *,
         partitions: int | None = None,
         name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> Self | KeyedStream[K2, V]:
         """Move the records to other tasks, so that what follows runs in as many as are wanted.
 
@@ -913,7 +902,7 @@ class Stream(Generic[K, V]):
         queues: int = 8,
         serde: Serde[V] | None = None,
         name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> Self:
         """Write the records to a topic that the next batch reads, so that others see them too.
 
@@ -953,15 +942,15 @@ class Stream(Generic[K, V]):
 
     def process(
         self,
-        factory: Callable[[], Processor[K, V, K2, V2]],
+        factory: Callable[[], topology.Processor[K, V, K2, V2]],
         *,
-        states: Iterable[StateSpec] = (),
-        timers: Iterable[TimerSpec] = (),
+        states: Iterable[topology.StateSpec] = (),
+        timers: Iterable[topology.TimerSpec] = (),
         outputs: Iterable[str] = (),
         lag: timedelta = timedelta(0),
         name: str | None = None,
         serde: Serde[V2] | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> ProcessedStream[K2, V2]:
         """Hand each record to a processor that you write.
 
@@ -1015,7 +1004,7 @@ class Stream(Generic[K, V]):
         """
         declared = (states, timers, outputs)
         return ProcessedStream(
-            *processed(self._flow, factory, declared, lag, name, serde, on_error)
+            *records.processed(self._flow, factory, declared, lag, name, serde, on_error)
         )
 
     # Ends
@@ -1043,7 +1032,7 @@ class Stream(Generic[K, V]):
         key: Callable[..., object] | None = None,
         partition: Callable[..., int] | None = None,
         name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> End:
         """Write the records to a topic; nothing follows.
 
@@ -1092,11 +1081,11 @@ class Stream(Generic[K, V]):
 
     def for_each_batch(
         self,
-        function: Callable[[BatchRecords[K, V], BatchToken], object],
+        function: Callable[[topology.BatchRecords[K, V], topology.BatchToken], object],
         *,
         name: str | None = None,
         serde: Serde[V] | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> End:
         """Call a function with the records of each committed batch, at least once; nothing follows.
 
@@ -1128,11 +1117,11 @@ class Stream(Generic[K, V]):
 
     def sink_dataframe(
         self,
-        writer: Callable[[Any, BatchToken], object],
+        writer: Callable[[Any, topology.BatchToken], object],
         *,
         name: str | None = None,
         serde: Serde[V] | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> End:
         """Hand each committed batch to Spark's own writers, at least once; nothing follows.
 
@@ -1180,7 +1169,7 @@ class ProcessedStream(Stream[K, V]):
         The operator that forwards them.
     """
 
-    def __init__(self, flow: Flow, process: Process) -> None:
+    def __init__(self, flow: Flow, process: topology.Process) -> None:
         super().__init__(flow)
         self._process = process
 
@@ -1205,4 +1194,4 @@ class ProcessedStream(Stream[K, V]):
         >>> numbers.process(Split, outputs=["odd"]).output("odd")
         <stream 'process-numbers-odd'>
         """
-        return Stream(output_of(self._flow, self._process, name))
+        return Stream(records.output_of(self._flow, self._process, name))

@@ -6,17 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack, overload
 
 from headrace.serdes.inference import result_hint
-from headrace.streams.flow import check_function, no_method
+from headrace.streams.flow import Flow, SinkOptions, ValueOptions, check_function, no_method
 from headrace.streams.joins.tables import joined, nullable_known
-from headrace.streams.outputs import written
-from headrace.topology import MapTable, OperatorHandle, ToStream, WhereTable
+from headrace.streams.outputs import End, written
+from headrace.topology import ErrorPolicy, MapTable, OperatorHandle, ToStream, WhereTable
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde, Serializer
-    from headrace.streams.flow import Flow, SinkOptions, ValueOptions
-    from headrace.streams.outputs import End
     from headrace.streams.stream import Stream
-    from headrace.topology import ErrorPolicy
 
 
 K = TypeVar("K")

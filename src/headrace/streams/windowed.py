@@ -10,54 +10,24 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpa
 
 import pyarrow as pa
 
+from headrace import topology
 from headrace.columns import Schema
 from headrace.columns.aggregates import CellsOf
 from headrace.errors import TopologyError
-from headrace.streams.aggregates import (
-    Gathering,
-    Row,
-    aggregate,
-    avg,
-    by_windows,
-    collect,
-    count,
-    count_distinct,
-    gathered,
-    gathered_row,
-    max_,
-    min_,
-    reduce,
-    sum_,
-    top,
-)
+from headrace.streams import aggregates
 from headrace.streams.columns import cells_serde, results_of
-from headrace.streams.flow import no_method
-from headrace.streams.outputs import written
+from headrace.streams.flow import Flow, NextOperator, SinkOptions, WindowOptions, no_method
+from headrace.streams.outputs import End, written
 from headrace.streams.stream import Stream
-from headrace.topology import (
-    OperatorHandle,
-    SessionWindow,
-    SlidingWindow,
-    TimeWindow,
-    ToStream,
-    Windowed,
-    WindowedSerde,
-    WithWindow,
-)
 from headrace.topology.aggregations import Aggregation
 from headrace.topology.operators.columns import WINDOW_COLUMNS, WindowRows
 from headrace.topology.stages import gives_updates
-from headrace.topology.windows import milliseconds
+from headrace.topology.windows import Windows, milliseconds
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde, Serializer
-    from headrace.streams.aggregates import Measure
-    from headrace.streams.flow import Flow, NextOperator, SinkOptions, WindowOptions
     from headrace.streams.keyed import Comparable, Number, Real
-    from headrace.streams.outputs import End
-    from headrace.topology import Accumulator, ErrorPolicy, WindowAggregate
     from headrace.topology.operators.windows import WindowEmit
-    from headrace.topology.windows import Windows
 
 
 K = TypeVar("K")
@@ -98,7 +68,7 @@ class WindowedStream(Generic[K, V]):
         >>> clicks.window(session(timedelta(minutes=30))).count()
         <windowed table 'count-clicks'>
         """
-        return self._gather(count(), name, emit)
+        return self._gather(aggregates.count(), name, emit)
 
     def count_distinct(
         self,
@@ -107,7 +77,7 @@ class WindowedStream(Generic[K, V]):
         approximate: bool = False,
         name: str | None = None,
         emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, int]:
         """Count the different values of each window; see :meth:`KeyedStream.count_distinct`.
 
@@ -119,7 +89,7 @@ class WindowedStream(Generic[K, V]):
         >>> by_page.count_distinct(lambda v: v["user"], approximate=True)
         <windowed table 'count_distinct-visits'>
         """
-        measure = count_distinct(selector, approximate=approximate)
+        measure = aggregates.count_distinct(selector, approximate=approximate)
         return self._gather(measure, name, emit, on_error)
 
     @overload
@@ -136,7 +106,7 @@ class WindowedStream(Generic[K, V]):
         *,
         name: str | None = None,
         emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, Any, Number]:
         """Add up the values of each window; see :meth:`KeyedStream.sum`.
 
@@ -149,7 +119,7 @@ class WindowedStream(Generic[K, V]):
         >>> by_item.window(windows).sum(lambda order: order["price"])
         <windowed table 'sum-orders'>
         """
-        return self._gather(sum_(selector), name, emit, on_error)
+        return self._gather(aggregates.sum_(selector), name, emit, on_error)
 
     @overload
     def avg(
@@ -173,7 +143,7 @@ class WindowedStream(Generic[K, V]):
         *,
         name: str | None = None,
         emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, Any, Decimal] | WindowedTable[K, Any, float]:
         """Average the values of each window; see :meth:`KeyedStream.avg`.
 
@@ -185,7 +155,7 @@ class WindowedStream(Generic[K, V]):
         >>> by_room.avg(lambda reading: reading["degrees"])
         <windowed table 'avg-readings'>
         """
-        return self._gather(avg(selector), name, emit, on_error)
+        return self._gather(aggregates.avg(selector), name, emit, on_error)
 
     def min(
         self,
@@ -193,7 +163,7 @@ class WindowedStream(Generic[K, V]):
         *,
         name: str | None = None,
         emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, V]:
         """Keep the value with the least number of each window; see :meth:`KeyedStream.min`.
 
@@ -205,7 +175,7 @@ class WindowedStream(Generic[K, V]):
         >>> by_item.min(lambda order: order["price"])
         <windowed table 'min-orders'>
         """
-        return self._gather(min_(selector), name, emit, on_error)
+        return self._gather(aggregates.min_(selector), name, emit, on_error)
 
     def max(
         self,
@@ -213,7 +183,7 @@ class WindowedStream(Generic[K, V]):
         *,
         name: str | None = None,
         emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, V]:
         """Keep the value with the greatest number of each window; see :meth:`KeyedStream.max`.
 
@@ -225,7 +195,7 @@ class WindowedStream(Generic[K, V]):
         >>> by_item.max(lambda order: order["price"])
         <windowed table 'max-orders'>
         """
-        return self._gather(max_(selector), name, emit, on_error)
+        return self._gather(aggregates.max_(selector), name, emit, on_error)
 
     def top(
         self,
@@ -234,7 +204,7 @@ class WindowedStream(Generic[K, V]):
         *,
         name: str | None = None,
         emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, list[V]]:
         """Keep the values with the greatest numbers of each window; see :meth:`KeyedStream.top`.
 
@@ -246,7 +216,7 @@ class WindowedStream(Generic[K, V]):
         >>> by_item.top(3, lambda order: order["price"])
         <windowed table 'top-orders'>
         """
-        return self._gather(top(n, selector), name, emit, on_error)
+        return self._gather(aggregates.top(n, selector), name, emit, on_error)
 
     def collect(
         self,
@@ -255,7 +225,7 @@ class WindowedStream(Generic[K, V]):
         limit: int | None = None,
         name: str | None = None,
         emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, list[V]]:
         """Keep the values of each window as a list; see :meth:`KeyedStream.collect`.
 
@@ -266,7 +236,9 @@ class WindowedStream(Generic[K, V]):
         >>> clicks.window(session(timedelta(minutes=30))).collect(limit=100)
         <windowed table 'collect-clicks'>
         """
-        return self._gather(collect(distinct=distinct, limit=limit), name, emit, on_error)
+        return self._gather(
+            aggregates.collect(distinct=distinct, limit=limit), name, emit, on_error
+        )
 
     def reduce(
         self,
@@ -275,7 +247,7 @@ class WindowedStream(Generic[K, V]):
         name: str | None = None,
         serde: Serde[V] | None = None,
         emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, V]:
         """Fold the values of each window into one; see :meth:`KeyedStream.reduce`.
 
@@ -286,16 +258,16 @@ class WindowedStream(Generic[K, V]):
         >>> words.window(tumbling(timedelta(hours=1))).reduce(max)
         <windowed table 'reduce-words'>
         """
-        return self._gather(reduce(function, serde=serde), name, emit, on_error)
+        return self._gather(aggregates.reduce(function, serde=serde), name, emit, on_error)
 
     def aggregate(
         self,
-        accumulator: Accumulator[V, R] | Callable[[], Accumulator[V, R]],
+        accumulator: topology.Accumulator[V, R] | Callable[[], topology.Accumulator[V, R]],
         *,
         name: str | None = None,
         serde: Serde[Any] | None = None,
         emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, R]:
         """Fold the values of each window by your own class; see :meth:`KeyedStream.aggregate`.
 
@@ -319,16 +291,16 @@ class WindowedStream(Generic[K, V]):
         >>> windows.aggregate(Longest)
         <windowed table 'aggregate-words'>
         """
-        return self._gather(aggregate(accumulator, serde=serde), name, emit, on_error)
+        return self._gather(aggregates.aggregate(accumulator, serde=serde), name, emit, on_error)
 
     def agg(
         self,
-        *measures: Measure[V],
+        *measures: aggregates.Measure[V],
         name: str | None = None,
         emit: WindowEmit = "close",
-        on_error: ErrorPolicy = "fail",
-        **named: Measure[V],
-    ) -> WindowedTable[K, V, Row]:
+        on_error: topology.ErrorPolicy = "fail",
+        **named: aggregates.Measure[V],
+    ) -> WindowedTable[K, V, aggregates.Row]:
         """Gather several things of each window at once; see :meth:`KeyedStream.agg`.
 
         Examples
@@ -340,27 +312,27 @@ class WindowedStream(Generic[K, V]):
         <windowed table 'agg-readings'>
         """
         step = self._flow.begin("agg", name, on_error=on_error)
-        return self._gathered(step, gathered_row(step, measures, named), emit)
+        return self._gathered(step, aggregates.gathered_row(step, measures, named), emit)
 
     def _gather(
         self,
-        measure: Measure[V],
+        measure: aggregates.Measure[V],
         name: str | None,
         emit: WindowEmit,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, Any]:
         step = self._flow.begin(measure.label, name, on_error=on_error)
-        return self._gathered(step, gathered(step, measure), emit)
+        return self._gathered(step, aggregates.gathered(step, measure), emit)
 
     def _gathered(
-        self, step: NextOperator, gathering: Gathering, emit: WindowEmit
+        self, step: NextOperator, gathering: aggregates.Gathering, emit: WindowEmit
     ) -> WindowedTable[K, V, Any]:
         self._flow.key.check_key(step.name)
-        results, operator = by_windows(step, gathering, self._windows, self._grace, emit)
+        results, operator = aggregates.by_windows(step, gathering, self._windows, self._grace, emit)
         return WindowedTable(self._flow, results, operator)
 
 
-class WindowedTable(OperatorHandle[K, V, R]):
+class WindowedTable(topology.OperatorHandle[K, V, R]):
     """The results of each key and window.
 
     Results keep the key of their records.  Which window a result is for stands in the properties
@@ -368,7 +340,7 @@ class WindowedTable(OperatorHandle[K, V, R]):
     makes of it, and in the value with ``to_stream(with_window=True)``.
     """
 
-    def __init__(self, before: Flow, flow: Flow, operator: WindowAggregate) -> None:
+    def __init__(self, before: Flow, flow: Flow, operator: topology.WindowAggregate) -> None:
         self._before = before
         self._flow = flow
         self._operator = operator
@@ -389,14 +361,14 @@ class WindowedTable(OperatorHandle[K, V, R]):
     @overload
     def to_stream(
         self, *, with_window: Literal[True], name: str | None = None
-    ) -> Stream[K, Windowed[R]]: ...
+    ) -> Stream[K, topology.Windowed[R]]: ...
     @overload
     def to_stream(
         self, *, with_window: Literal[False] = False, name: str | None = None
     ) -> Stream[K, R]: ...
     def to_stream(
         self, *, with_window: bool = False, name: str | None = None
-    ) -> Stream[K, R] | Stream[K, Windowed[R]]:
+    ) -> Stream[K, R] | Stream[K, topology.Windowed[R]]:
         """Return the results as a stream.
 
         Parameters
@@ -425,10 +397,10 @@ class WindowedTable(OperatorHandle[K, V, R]):
         """
         step = self._flow.begin("to_stream", name)
         if not with_window:
-            return Stream(step.add(ToStream(**step.fields)))
-        values = WindowedSerde(self._flow.value.serde_or_plain())
-        known = step.known(Windowed, values)
-        return Stream(step.add(WithWindow(**step.fields), value=known))
+            return Stream(step.add(topology.ToStream(**step.fields)))
+        values = topology.WindowedSerde(self._flow.value.serde_or_plain())
+        known = step.known(topology.Windowed, values)
+        return Stream(step.add(topology.WithWindow(**step.fields), value=known))
 
     @overload
     def sink(
@@ -453,7 +425,7 @@ class WindowedTable(OperatorHandle[K, V, R]):
         key: Callable[..., object] | None = None,
         partition: Callable[..., int] | None = None,
         name: str | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> End:
         """Write the results to a topic; nothing follows.
 
@@ -487,7 +459,9 @@ class WindowedTable(OperatorHandle[K, V, R]):
         step = replace(self._flow, key=self._before.key, value=self._before.value).begin(
             "late", name
         )
-        if not isinstance(self._operator, TimeWindow | SlidingWindow | SessionWindow):
+        if not isinstance(
+            self._operator, topology.TimeWindow | topology.SlidingWindow | topology.SessionWindow
+        ):
             raise TopologyError(
                 f"late at {step.caller.origin}: nothing is late for windows that count records",
                 hint="leave late() out",
@@ -495,7 +469,7 @@ class WindowedTable(OperatorHandle[K, V, R]):
         serde = self._before.value.needed_serde(step.name, "gives the late ones on")
         self._operator = replace(self._operator, value_serde=serde)
         self._flow.builder.replace(self._operator)
-        return Stream(step.add(ToStream(**{**step.fields, "output": "late"})))
+        return Stream(step.add(topology.ToStream(**{**step.fields, "output": "late"})))
 
 
 # Groups of columns in windows.
@@ -517,11 +491,11 @@ class WindowedGroups:
 
     def agg(
         self,
-        *measures: Measure[Any],
+        *measures: aggregates.Measure[Any],
         emit: WindowEmit = "close",
         name: str | None = None,
-        on_error: ErrorPolicy = "fail",
-        **named: Measure[Any],
+        on_error: topology.ErrorPolicy = "fail",
+        **named: aggregates.Measure[Any],
     ) -> WindowedColumns:
         """Compute measures of each group and window.
 
@@ -582,13 +556,13 @@ class WindowedGroups:
             value_serde=self._flow.value.serde_or_plain(),
             function=CellsOf(schema, chosen, self._keys.columns),
         )
-        gathering = Gathering(aggregation, step.known(dict))
-        flow, operator = by_windows(step, gathering, self._windows, self._grace, emit)
+        gathering = aggregates.Gathering(aggregation, step.known(dict))
+        flow, operator = aggregates.by_windows(step, gathering, self._windows, self._grace, emit)
         table: WindowedTable[Any, Any, Any] = WindowedTable(self._flow, flow, operator)
         return WindowedColumns(table, flow, self._keys, results)
 
 
-class WindowedColumns(OperatorHandle[Any, Any, Row]):
+class WindowedColumns(topology.OperatorHandle[Any, Any, aggregates.Row]):
     """The measures of each group and window."""
 
     def __init__(
@@ -607,7 +581,7 @@ class WindowedColumns(OperatorHandle[Any, Any, Row]):
         """Name of the operator that keeps the windows, and of its state store."""
         return self._flow.operator
 
-    def to_stream(self, *, name: str | None = None) -> Stream[Any, Row]:
+    def to_stream(self, *, name: str | None = None) -> Stream[Any, aggregates.Row]:
         """Return the results as a stream, which has columns again."""
         step = self._flow.begin("to_stream", name)
         operator = WindowRows(**step.fields, keys=tuple(self._keys.names), results=self._results)
@@ -617,7 +591,10 @@ class WindowedColumns(OperatorHandle[Any, Any, Row]):
     def sink(
         self,
         topic: str | Callable[..., str],
-        serializer: Serde[Row] | Serializer[Any, Row] | Callable[..., bytes] | None = None,
+        serializer: Serde[aggregates.Row]
+        | Serializer[Any, aggregates.Row]
+        | Callable[..., bytes]
+        | None = None,
         *,
         name: str | None = None,
         **options: Any,

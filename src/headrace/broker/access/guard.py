@@ -11,25 +11,17 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 
 from headrace.broker.access.accounts import AccessRules, Account, Permission, load_rules
-from headrace.broker.requests import failure
+from headrace.broker.requests import Request, failure
 from headrace.broker.topics import RETRY_PREFIX
 from headrace.errors import HeadraceError, SettingsError
+from headrace.protocol import transactions
 from headrace.protocol.codes import RequestCode as Code, ResponseCode
-from headrace.protocol.frames import ACCESS_KEY, is_signed_with
+from headrace.protocol.frames import ACCESS_KEY, Command, is_signed_with
 from headrace.protocol.groups import Heartbeat, LockRequest
 from headrace.protocol.routes import JsonBody
-from headrace.protocol.transactions import (
-    COMMIT_TOPIC_SUFFIX,
-    CommitRequest,
-    OpenRequest,
-    PlanRequest,
-    decode_sections,
-)
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
-    from headrace.broker.requests import Request
-    from headrace.protocol.frames import Command
 
 
 # Which request needs which permission: one table.
@@ -141,25 +133,25 @@ def _assignment(request: Request) -> Iterator[Need]:
 
 
 def _open(request: Request) -> Iterator[Need]:
-    yield topic_need(request.strict_body(OpenRequest).commit_topic, PUB)
+    yield topic_need(request.strict_body(transactions.OpenRequest).commit_topic, PUB)
 
 
 def _stage(request: Request) -> Iterator[Need]:
     # Whose job it is counts, also where nothing is staged for any topic.
-    yield topic_need(request.text("job") + COMMIT_TOPIC_SUFFIX, PUB)
+    yield topic_need(request.text("job") + transactions.COMMIT_TOPIC_SUFFIX, PUB)
     body = memoryview(request.command.payload)
-    for topic in {section.topic for section in decode_sections(body)}:
+    for topic in {section.topic for section in transactions.decode_sections(body)}:
         yield topic_need(topic, PUB)
 
 
 def _commit(request: Request) -> Iterator[Need]:
-    asked = request.strict_body(CommitRequest)
+    asked = request.strict_body(transactions.CommitRequest)
     yield topic_need(asked.commit_topic, PUB)
     yield group_need(asked.group)
 
 
 def _plan(request: Request) -> Iterator[Need]:
-    asked = request.strict_body(PlanRequest)
+    asked = request.strict_body(transactions.PlanRequest)
     yield topic_need(asked.commit_topic, PUB)
     for topic in asked.topics:
         yield topic_need(topic, SUB)

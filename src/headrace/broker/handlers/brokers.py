@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.naming.registry import BrokerPlace, Registration
 from headrace.errors import InvalidParameterError, TopicNotFoundError
+from headrace.protocol import routes
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
-from headrace.protocol.routes import (
-    BrokerData,
-    ClusterInfo,
-    DataVersion,
-    QueueData,
-    TopicConfig,
-    TopicList,
-    TopicRoute,
-    body_checksum,
-    dumps,
-    read_registration,
-)
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
@@ -41,12 +30,12 @@ async def register_broker(core: Core, request: Request) -> Command:
     """Take note of a broker and its topics."""
     body = request.command.payload
     checksum = request.number("bodyCrc32", 0)
-    if checksum and checksum != body_checksum(body):
+    if checksum and checksum != routes.body_checksum(body):
         return request.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     told = _registration(request)
     _check_name(core, told)
     read = partial(
-        read_registration,
+        routes.read_registration,
         body,
         compressed=request.flag("compressed"),
         version=request.command.version,
@@ -111,10 +100,10 @@ def heartbeat(core: Core, request: Request) -> Command:
 def query_data_version(core: Core, request: Request) -> Command:
     """Tell a broker whether it must register anew, and take it for a sign of life."""
     registry, place = core.names.registry, _place(request)
-    changed = registry.has_changed(place, request.body(DataVersion))
+    changed = registry.has_changed(place, request.body(routes.DataVersion))
     registry.touch(place, now=core.loop.time())
     known = registry.version(place)
-    body = b"" if known is None else dumps(known)
+    body = b"" if known is None else routes.dumps(known)
     return request.reply(ext={"changed": str(changed).lower()}, body=body)
 
 
@@ -126,12 +115,12 @@ def get_member_group(core: Core, request: Request) -> Command:
     if name == core.name:
         addresses = {"0": core.address, **addresses}
     group = {"cluster": cluster, "brokerName": name, "brokerAddrs": addresses}
-    return request.reply(body=dumps({"brokerMemberGroup": group}))
+    return request.reply(body=routes.dumps({"brokerMemberGroup": group}))
 
 
 def register_topic(core: Core, request: Request) -> Command:
     """Take note of a topic of brokers that are known."""
-    route = request.body(TopicRoute)
+    route = request.body(routes.TopicRoute)
     core.names.registry.add_topic(request.text("topic"), route.queue_datas)
     return request.reply()
 
@@ -191,7 +180,7 @@ def get_settings(core: Core, request: Request) -> Command:
     if not table:
         remark = f"No config item, Namespace: {namespace}"
         return request.reply(ResponseCode.QUERY_NOT_FOUND, remark)
-    return request.reply(body=dumps({"table": table}))
+    return request.reply(body=routes.dumps({"table": table}))
 
 
 def update_config(core: Core, request: Request) -> Command:
@@ -206,18 +195,20 @@ def update_config(core: Core, request: Request) -> Command:
 # Requests to the name server: routes, the cluster, names of topics, of all brokers it knows.
 
 
-def _brokers(core: Core) -> dict[str, BrokerData]:
+def _brokers(core: Core) -> dict[str, routes.BrokerData]:
     """Describe this broker and all that registered, by name."""
     brokers = core.names.registry.brokers()
-    own = brokers.setdefault(core.name, BrokerData(cluster=core.cluster, broker_name=core.name))
+    own = brokers.setdefault(
+        core.name, routes.BrokerData(cluster=core.cluster, broker_name=core.name)
+    )
     # A replica may have registered under its name.
     own.broker_addrs = {**own.broker_addrs, **core.replication.addresses()}
     return brokers
 
 
-def _own_queues(core: Core, config: TopicConfig) -> QueueData:
+def _own_queues(core: Core, config: routes.TopicConfig) -> routes.QueueData:
     perm = config.perm if core.names.is_writable else config.perm & ~Perm.WRITE
-    return QueueData(
+    return routes.QueueData(
         broker_name=core.name,
         read_queue_nums=config.read_queue_nums,
         write_queue_nums=config.write_queue_nums,
@@ -242,13 +233,13 @@ def get_route(core: Core, request: Request) -> Command:
         raise TopicNotFoundError(message, hint="Create it: headrace topic create NAME.")
     brokers = _brokers(core)
     names = sorted({data.broker_name for data in queues} & set(brokers))
-    route = TopicRoute(
+    route = routes.TopicRoute(
         broker_datas=[brokers[name] for name in names],
         queue_datas=sorted(queues, key=lambda data: data.broker_name),
         order_topic_conf=core.names.order(topic),
         topic_queue_mapping_by_broker=mappings or None,
     )
-    return request.reply(body=dumps(route))
+    return request.reply(body=routes.dumps(route))
 
 
 def get_cluster(core: Core, request: Request) -> Command:
@@ -257,8 +248,8 @@ def get_cluster(core: Core, request: Request) -> Command:
     clusters: dict[str, list[str]] = {}
     for name, data in sorted(brokers.items()):
         clusters.setdefault(data.cluster, []).append(name)
-    info = ClusterInfo(broker_addr_table=brokers, cluster_addr_table=clusters)
-    return request.reply(body=dumps(info))
+    info = routes.ClusterInfo(broker_addr_table=brokers, cluster_addr_table=clusters)
+    return request.reply(body=routes.dumps(info))
 
 
 async def get_all_topics(core: Core, request: Request) -> Command:
@@ -268,7 +259,7 @@ async def get_all_topics(core: Core, request: Request) -> Command:
 
 
 def _listed(names: set[str]) -> bytes:
-    return dumps(TopicList(topic_list=sorted(names)))
+    return routes.dumps(routes.TopicList(topic_list=sorted(names)))
 
 
 def get_topics_of_cluster(core: Core, request: Request) -> Command:
@@ -278,20 +269,24 @@ def get_topics_of_cluster(core: Core, request: Request) -> Command:
         *core.names.registry.topics(cluster),
         *(core.topics if cluster == core.cluster else ()),
     }
-    return request.reply(body=dumps(TopicList(topic_list=sorted(names))))
+    return request.reply(body=routes.dumps(routes.TopicList(topic_list=sorted(names))))
 
 
 def get_system_topics(core: Core, request: Request) -> Command:
     """List the topics that exist from the start."""
     names = sorted(core.topics.system)
-    return request.reply(body=dumps(TopicList(topic_list=names, broker_addr=core.address)))
+    return request.reply(
+        body=routes.dumps(routes.TopicList(topic_list=names, broker_addr=core.address))
+    )
 
 
 def get_system_topics_of_all(core: Core, request: Request) -> Command:
     """List the topics that the name server has of itself: clusters and brokers by their names."""
     brokers = _brokers(core)
     names = {*brokers, *(data.cluster for data in brokers.values()), *core.topics.system}
-    return request.reply(body=dumps(TopicList(topic_list=sorted(names), broker_addr=core.address)))
+    return request.reply(
+        body=routes.dumps(routes.TopicList(topic_list=sorted(names), broker_addr=core.address))
+    )
 
 
 #: RocketMQ's tools show the version of the protocol that they speak with us.
@@ -325,7 +320,7 @@ def get_runtime_info(core: Core, request: Request) -> Command:
     table |= {f"headraceRefused.{name}": str(n) for name, n in core.refusals.counts.items()}
     if store.failure is not None:
         table["headraceFailure"] = store.failure
-    return request.reply(body=dumps({"table": table}))
+    return request.reply(body=routes.dumps({"table": table}))
 
 
 def _compaction(store: StoreStatistics) -> dict[str, str]:

@@ -16,17 +16,11 @@ from headrace.errors import (
     NotFoundError,
     RequestTimeoutError,
 )
+from headrace.protocol import groups
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
-from headrace.protocol.groups import (
-    ClientConfig,
-    Heartbeat,
-    LockRequest,
-    SubscriptionGroupConfig,
-    average_rule,
-)
 from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import decode_offset_id
-from headrace.protocol.routes import DataVersion, QueueRef, dumps, loads
+from headrace.protocol.routes import DataVersion, MessageQueue, dumps, loads
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
@@ -103,7 +97,9 @@ async def _status(core: Core, member: Member, topic: str, group: str) -> dict[st
         return None
     body = loads(answer.payload or b"{}", dict[str, dict[str, int]])
     # Keys come as objects, and go out as text that holds their JSON.
-    return {QueueRef.of_key(key).key: at for key, at in body.get("messageQueueTable", {}).items()}
+    return {
+        MessageQueue.of_key(key).key: at for key, at in body.get("messageQueueTable", {}).items()
+    }
 
 
 def query_assignment(core: Core, request: Request) -> Command:
@@ -114,11 +110,13 @@ def query_assignment(core: Core, request: Request) -> Command:
     if strategy != "AVG":
         raise InvalidParameterError(f"queues cannot be shared by the rule {strategy!r}: use 'AVG'")
     config = core.topics.get(topic)
-    queues = [QueueRef(topic, core.name, queue_id) for queue_id in range(config.read_queue_nums)]
+    queues = [
+        MessageQueue(topic, core.name, queue_id) for queue_id in range(config.read_queue_nums)
+    ]
     if asked.get("messageModel") != "BROADCASTING":
         group = core.clients.group(name)
         ids = group.client_ids() if group else []
-        queues = list(average_rule(queues, ids, str(asked.get("clientId", ""))))
+        queues = list(groups.average_rule(queues, ids, str(asked.get("clientId", ""))))
     rows = [{"messageQueue": queue, "mode": "PULL", "attachments": {}} for queue in queues]
     return request.reply(body=dumps({"messageQueueAssignments": rows}))
 
@@ -138,18 +136,18 @@ def set_request_mode(_core: Core, request: Request) -> Command:
 
 async def update_group(core: Core, request: Request) -> Command:
     """Create a group or change it."""
-    await _update(core, [request.body(SubscriptionGroupConfig)])
+    await _update(core, [request.body(groups.SubscriptionGroupConfig)])
     return request.reply()
 
 
 async def update_groups(core: Core, request: Request) -> Command:
     """Create or change several groups."""
-    body = await core.read(request, dict[str, list[SubscriptionGroupConfig]])
+    body = await core.read(request, dict[str, list[groups.SubscriptionGroupConfig]])
     await _update(core, body.get("groupConfigList", []))
     return request.reply()
 
 
-async def _update(core: Core, configs: list[SubscriptionGroupConfig]) -> None:
+async def _update(core: Core, configs: list[groups.SubscriptionGroupConfig]) -> None:
     async for part in core.in_parts(configs):
         for config in part:
             core.groups.update(config)
@@ -297,7 +295,7 @@ def view_stats(_core: Core, request: Request) -> Command:
 
 async def heart_beat(core: Core, request: Request) -> Command:
     """Note who is there and what its groups read."""
-    beat = await core.read(request, Heartbeat)
+    beat = await core.read(request, groups.Heartbeat)
     core.check_heartbeat(beat, request.peer.number)
     command, peer = request.command, request.peer
     host, port = peer.address
@@ -337,7 +335,7 @@ def get_consumer_list(core: Core, request: Request) -> Command:
 
 def check_client_config(_core: Core, request: Request) -> Command:
     """Refuse a subscription that pulls could not use."""
-    asked = request.body(ClientConfig)
+    asked = request.body(groups.ClientConfig)
     kind = asked.subscription_data.expression_type or "TAG"
     if kind != "TAG":
         message = f"The broker does not support consumer to filter message by {kind}"
@@ -347,8 +345,8 @@ def check_client_config(_core: Core, request: Request) -> Command:
 
 async def lock_queues(core: Core, request: Request) -> Command:
     """Let a client consume queues alone, for a while."""
-    asked = await core.read(request, LockRequest)
-    granted: list[QueueRef] = []
+    asked = await core.read(request, groups.LockRequest)
+    granted: list[MessageQueue] = []
     async for part in core.in_parts(asked.mq_set):
         names = {(queue.topic, queue.queue_id): queue for queue in part}
         found = core.locks.acquire(
@@ -360,7 +358,7 @@ async def lock_queues(core: Core, request: Request) -> Command:
 
 async def unlock_queues(core: Core, request: Request) -> Command:
     """Return queues back."""
-    asked = await core.read(request, LockRequest)
+    asked = await core.read(request, groups.LockRequest)
     async for part in core.in_parts(asked.mq_set):
         queues = [(queue.topic, queue.queue_id) for queue in part]
         core.locks.release(asked.consumer_group, asked.client_id, queues)

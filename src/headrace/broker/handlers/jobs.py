@@ -10,33 +10,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace import errors
 from headrace.broker.jobs import JobState, check_commit, check_commit_topic, check_parts
-from headrace.errors import (
-    BrokerBusyError,
-    InputMissingError,
-    InvalidParameterError,
-    NoPermissionError,
-    NotReplicatedError,
-)
 from headrace.failpoints import failpoint
+from headrace.protocol import transactions
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.layout import queue_offset_of
 from headrace.protocol.properties import KEYS, encode_properties
 from headrace.protocol.records import encode_records
-from headrace.protocol.transactions import (
-    COMMIT_TOPIC_SUFFIX,
-    CommitAnswer,
-    CommitRecord,
-    CommitRequest,
-    OpenAnswer,
-    OpenRequest,
-    PlanAnswer,
-    PlanRequest,
-    StagedPart,
-    decode_sections,
-    split_queue_name,
-    stored_commit,
-)
 from headrace.store import QueueAppend, StageKey
 
 if TYPE_CHECKING:
@@ -45,7 +26,6 @@ if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
-    from headrace.protocol.transactions import QueueName
 
 
 logger = logging.getLogger(__name__)
@@ -63,7 +43,7 @@ _encode = msgspec.json.Encoder().encode
 def restore_jobs(core: Core) -> None:
     """Find out where every job stands, from the commit topics. Caller: start of the broker."""
     for topic in core.topics:
-        if topic.endswith(COMMIT_TOPIC_SUFFIX):
+        if topic.endswith(transactions.COMMIT_TOPIC_SUFFIX):
             state = _restored(core, topic)
             if state is not None:
                 core.jobs.recorded(topic, state)
@@ -86,7 +66,7 @@ def _restored(core: Core, commit_topic: str) -> JobState | None:
                     "topic %r: its newest commit, offset %d, is lost", commit_topic, offset
                 )
             return None
-        found = stored_commit(block)
+        found = transactions.stored_commit(block)
         if found is None:
             # Whatever somebody has sent there, the broker starts and the job goes on.
             logger.warning("topic %r, offset %d: no commit, passed over", commit_topic, offset)
@@ -109,7 +89,7 @@ def capabilities(_core: Core, request: Request) -> Command:
 
 async def open_job(core: Core, request: Request) -> Command:
     """Begin a new epoch; everything that an older one still tries is void from here on."""
-    asked = request.strict_body(OpenRequest)
+    asked = request.strict_body(transactions.OpenRequest)
     topic, account = asked.commit_topic, request.account
     check_commit_topic(asked.job, topic)
     core.check_new_topic(topic)
@@ -117,7 +97,7 @@ async def open_job(core: Core, request: Request) -> Command:
         core.jobs.check_owner(asked.job, account)
         if account is not None and asked.owner not in ("", account):
             message = f"account {account!r} cannot give job {asked.job!r} to {asked.owner!r}"
-            raise NoPermissionError(message, hint="Only an admin can.")
+            raise errors.NoPermissionError(message, hint="Only an admin can.")
         owner = account or asked.owner or core.jobs.owner(asked.job)
         begins = core.jobs.state(topic) is None
         record = core.jobs.open(asked, now=core.now())
@@ -128,11 +108,17 @@ async def open_job(core: Core, request: Request) -> Command:
         state = await _append(core, topic, record, [], driver=asked.driver, owner=owner)
         core.start_task(_sweep(core, record))
         await _replicated(core, state.position)
-    return request.reply(body=_encode(OpenAnswer(epoch=record.epoch, record=record)))
+    return request.reply(body=_encode(transactions.OpenAnswer(epoch=record.epoch, record=record)))
 
 
 async def _append(
-    core: Core, topic: str, record: CommitRecord, keys: list[StageKey], *, driver: str, owner: str
+    core: Core,
+    topic: str,
+    record: transactions.CommitRecord,
+    keys: list[StageKey],
+    *,
+    driver: str,
+    owner: str,
 ) -> JobState:
     """Append staged parts and the record as one unit, on disk before anybody hears of it.
 
@@ -155,16 +141,16 @@ async def _replicated(core: Core, position: int) -> None:
     """Wait until followers have a record; it stays, and a repeated request comes here again."""
     try:
         await core.replication.settled(position)
-    except NotReplicatedError as error:
-        raise BrokerBusyError(error.message, hint=error.hint) from error
+    except errors.NotReplicatedError as error:
+        raise errors.BrokerBusyError(error.message, hint=error.hint) from error
 
 
-async def _sweep(core: Core, record: CommitRecord) -> None:
+async def _sweep(core: Core, record: transactions.CommitRecord) -> None:
     """Drop what was staged for batches that are done and by epochs that are over."""
     await core.in_thread(core.store.drop_staged, record.job, partial(_is_needed, record))
 
 
-def _is_needed(record: CommitRecord, key: StageKey) -> bool:
+def _is_needed(record: transactions.CommitRecord, key: StageKey) -> bool:
     return key.epoch >= record.epoch and key.batch > record.batch
 
 
@@ -191,7 +177,7 @@ async def stage(core: Core, request: Request) -> Command:
 
 
 def _queues_in(body: memoryview) -> set[tuple[str, int]]:
-    return {(section.topic, section.queue_id) for section in decode_sections(body)}
+    return {(section.topic, section.queue_id) for section in transactions.decode_sections(body)}
 
 
 def _check_queue(core: Core, topic: str, queue_id: int) -> None:
@@ -200,7 +186,7 @@ def _check_queue(core: Core, topic: str, queue_id: int) -> None:
         message = (
             f"topic {topic!r} has {count} queues to write to, queue {queue_id} is none of them"
         )
-        raise InvalidParameterError(message)
+        raise errors.InvalidParameterError(message)
 
 
 async def commit_batch(core: Core, request: Request) -> Command:
@@ -215,13 +201,13 @@ async def commit_batch(core: Core, request: Request) -> Command:
     return request.reply(body=_encode(answer))
 
 
-def _read_commit(request: Request) -> CommitRequest:
-    asked = request.strict_body(CommitRequest)
+def _read_commit(request: Request) -> transactions.CommitRequest:
+    asked = request.strict_body(transactions.CommitRequest)
     check_commit(asked)
     return asked
 
 
-async def _commit(core: Core, asked: CommitRequest) -> CommitAnswer:
+async def _commit(core: Core, asked: transactions.CommitRequest) -> transactions.CommitAnswer:
     record = asked.record
     before = core.jobs.state(asked.commit_topic)
     await _check_input(core, record, before.record.offsets if before else {})
@@ -236,40 +222,44 @@ async def _commit(core: Core, asked: CommitRequest) -> CommitAnswer:
     core.show_group(asked.group)
     failpoint("broker.jobs.committed")
     core.start_task(_sweep(core, record))
-    return CommitAnswer(batch=record.batch, already=False, position=state.position)
+    return transactions.CommitAnswer(batch=record.batch, already=False, position=state.position)
 
 
-async def _check_input(core: Core, record: CommitRecord, before: Mapping[QueueName, int]) -> None:
+async def _check_input(
+    core: Core, record: transactions.CommitRecord, before: Mapping[transactions.QueueName, int]
+) -> None:
     """Refuse a batch whose messages this broker has lost, also with a topic that was made anew."""
     async for part in core.in_parts(list(record.offsets.items())):
         for queue, offset in part:
             if offset == before.get(queue):
                 continue
-            topic, broker, number = split_queue_name(queue) or ("", "", 0)
+            topic, broker, number = transactions.split_queue_name(queue) or ("", "", 0)
             if broker != core.name or core.topics.find(topic) is None:
                 continue
             end = core.store.bounds(topic, number).max_offset
             if offset > end:
                 batch = f"batch {record.batch} of job {record.job!r}"
-                raise InputMissingError.beyond(batch, queue, offset, end)
+                raise errors.InputMissingError.beyond(batch, queue, offset, end)
 
 
-def _stage_key(record: CommitRecord, part: StagedPart) -> StageKey:
+def _stage_key(record: transactions.CommitRecord, part: transactions.StagedPart) -> StageKey:
     return StageKey(
         record.job, record.epoch, record.batch, part.stage, part.partition, part.attempt
     )
 
 
-def _update_offsets(core: Core, group: str, offsets: Iterable[tuple[QueueName, int]]) -> None:
+def _update_offsets(
+    core: Core, group: str, offsets: Iterable[tuple[transactions.QueueName, int]]
+) -> None:
     for queue, offset in offsets:
-        if parts := split_queue_name(queue):
+        if parts := transactions.split_queue_name(queue):
             topic, _, number = parts
             core.offsets.update(group, topic, number, offset)
 
 
 async def plan_batch(core: Core, request: Request) -> Command:
     """Cut all queues of some topics at one position, waiting for a message when there is none."""
-    asked = request.strict_body(PlanRequest)
+    asked = request.strict_body(transactions.PlanRequest)
     check_commit_topic(asked.job, asked.commit_topic)
     core.jobs.check_owner(asked.job, request.account)
     answer = _plan(core, asked)
@@ -289,7 +279,7 @@ async def plan_batch(core: Core, request: Request) -> Command:
     return request.reply(body=_encode(answer))
 
 
-def _queues(core: Core, asked: PlanRequest) -> dict[tuple[str, int], str]:
+def _queues(core: Core, asked: transactions.PlanRequest) -> dict[tuple[str, int], str]:
     return {
         (topic, queue_id): name
         for topic in dict.fromkeys(asked.topics)
@@ -298,14 +288,14 @@ def _queues(core: Core, asked: PlanRequest) -> dict[tuple[str, int], str]:
     }
 
 
-def _plan(core: Core, asked: PlanRequest) -> PlanAnswer:
+def _plan(core: Core, asked: transactions.PlanRequest) -> transactions.PlanAnswer:
     names = _queues(core, asked)
     firsts = {queue: core.store.bounds(*queue).min_offset for queue in names}
     starts = {queue: asked.offsets.get(name, firsts[queue]) for queue, name in names.items()}
     cut = core.store.cut(starts, asked.limit, asked.max_bytes)
     core.jobs.check_not_lost(asked.job, asked.commit_topic)
     state = core.jobs.state(asked.commit_topic)
-    return PlanAnswer(
+    return transactions.PlanAnswer(
         record=state.record if state else None,
         begins={name: firsts[queue] for queue, name in names.items()},
         ends={name: cut.ends[queue] for queue, name in names.items()},
@@ -315,7 +305,7 @@ def _plan(core: Core, asked: PlanRequest) -> PlanAnswer:
     )
 
 
-def _has_news(asked: PlanRequest, answer: PlanAnswer) -> bool:
+def _has_news(asked: transactions.PlanRequest, answer: transactions.PlanAnswer) -> bool:
     return any(
         end > asked.offsets.get(name, answer.begins[name]) for name, end in answer.ends.items()
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.requests import failure
+from headrace.broker.requests import Request, failure
 from headrace.broker.static_topics import LogicalQueue
 from headrace.errors import BrokerError, InvalidParameterError, NoPermissionError
 from headrace.protocol.codes import Perm, RequestCode, ResponseCode
@@ -15,7 +15,6 @@ from headrace.store import ReadResult, ReadStatus
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
-    from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
 
 

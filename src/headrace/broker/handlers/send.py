@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.broker.drafts import Draft
-from headrace.broker.requests import failure
+from headrace.broker.requests import Request, failure
 from headrace.broker.rewriting import SendHeader, is_special, rewritten
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX
 from headrace.broker.transactions.book import Outcome
@@ -33,23 +33,17 @@ from headrace.protocol.properties import (
     decode_properties,
 )
 from headrace.protocol.records import RecordFields, Records, batch_to_records, encode_record
-from headrace.protocol.routes import keeps_newest
+from headrace.protocol.routes import TopicConfig, keeps_newest
 from headrace.store import QueueAppend
 from headrace.store.keys import KeyQuery
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
-    from headrace.broker.requests import Request
     from headrace.broker.static_topics import LogicalQueue
     from headrace.broker.waiting import AppendOutcome
     from headrace.errors import StoreError
     from headrace.protocol.frames import Buffer, Command
-    from headrace.protocol.routes import TopicConfig
 
-
-# Requests of tools for single messages: by id and by key.
-
-# Requests of producers about their transactions.
 
 _OUTCOMES = {
     int(SysFlag.COMMITTED): Outcome.COMMITTED,

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.errors import GroupNotFoundError, InvalidParameterError
+from headrace.protocol import routes
 from headrace.protocol.codes import RequestCode, ResponseCode
-from headrace.protocol.routes import (
-    DataVersion,
-    MappingDetail,
-    QueueRef,
-    TopicConfig,
-    TopicConfigList,
-    TopicConfigTable,
-    dumps,
-)
 
 if TYPE_CHECKING:
     from headrace.broker.clients import Member
@@ -45,7 +37,7 @@ def get_consume_stats(core: Core, request: Request) -> Command:
     named = [request.text("topic", ""), *request.text("topicList", "").split(";")]
     topics = [topic for topic in named if topic] or topics_read(core, name)
     table = _stats(core, name, topics)
-    return request.reply(body=dumps({"consumeTps": 0.0, "offsetTable": table}))
+    return request.reply(body=routes.dumps({"consumeTps": 0.0, "offsetTable": table}))
 
 
 def _stats(core: Core, group: str, topics: Iterable[str]) -> dict[str, dict[str, int]]:
@@ -53,7 +45,7 @@ def _stats(core: Core, group: str, topics: Iterable[str]) -> dict[str, dict[str,
     for topic in topics:
         config = core.topics.find(topic)
         for queue_id in range(config.read_queue_nums if config else 0):
-            key = QueueRef(topic, core.name, queue_id).key
+            key = routes.MessageQueue(topic, core.name, queue_id).key
             table[key] = _progress(core, group, topic, queue_id)
     return table
 
@@ -91,7 +83,7 @@ def get_all_consume_stats(core: Core, request: Request) -> Command:
             behind += sum(row["brokerOffset"] - row["consumerOffset"] for row in table.values())
             rows.append({config.group_name: [{"consumeTps": 0.0, "offsetTable": table}]})
     body = {"consumeStatsList": rows, "brokerAddr": core.address, "totalDiff": behind}
-    return request.reply(body=dumps(body))
+    return request.reply(body=routes.dumps(body))
 
 
 def get_time_span(core: Core, request: Request) -> Command:
@@ -106,14 +98,14 @@ def get_time_span(core: Core, request: Request) -> Command:
         waits = consumed is None or consumed < bounds.max_offset
         rows.append(
             {
-                "messageQueue": QueueRef(topic, core.name, queue_id),
+                "messageQueue": routes.MessageQueue(topic, core.name, queue_id),
                 "minTimeStamp": _stored(core, topic, queue_id, bounds.min_offset),
                 "maxTimeStamp": latest,
                 "consumeTimeStamp": seen,
                 "delayTime": max(core.now() - max(seen, 0), 0) if waits and latest else 0,
             }
         )
-    return request.reply(body=dumps({"consumeTimeSpanSet": rows}))
+    return request.reply(body=routes.dumps({"consumeTimeSpanSet": rows}))
 
 
 def reset_offsets(core: Core, request: Request) -> Command:
@@ -136,8 +128,10 @@ def reset_offsets(core: Core, request: Request) -> Command:
     core.offsets.reset(group, topic, moved)
     # Pulls that wait for a message are told at once.
     core.arrived([(topic, queue_id) for queue_id in moved])
-    table = {QueueRef(topic, core.name, queue_id).key: to for queue_id, to in moved.items()}
-    return request.reply(body=dumps({"offsetTable": table}))
+    table = {
+        routes.MessageQueue(topic, core.name, queue_id).key: to for queue_id, to in moved.items()
+    }
+    return request.reply(body=routes.dumps({"offsetTable": table}))
 
 
 def clone_offsets(core: Core, request: Request) -> Command:
@@ -184,7 +178,7 @@ def get_consumer_connections(core: Core, request: Request) -> Command:
         "messageModel": group.message_model,
         "consumeFromWhere": group.consume_from_where,
     }
-    return request.reply(body=dumps(body))
+    return request.reply(body=routes.dumps(body))
 
 
 def get_producer_connections(core: Core, request: Request) -> Command:
@@ -194,7 +188,7 @@ def get_producer_connections(core: Core, request: Request) -> Command:
     if not members:
         remark = f"the producer group[{name}] not exist"
         return request.reply(ResponseCode.SYSTEM_ERROR, remark)
-    return request.reply(body=dumps({"connectionSet": _connections(members)}))
+    return request.reply(body=routes.dumps({"connectionSet": _connections(members)}))
 
 
 def get_all_producers(core: Core, request: Request) -> Command:
@@ -213,7 +207,7 @@ def get_all_producers(core: Core, request: Request) -> Command:
         ]
         for name, members in groups.items()
     }
-    return request.reply(body=dumps({"data": data}))
+    return request.reply(body=routes.dumps({"data": data}))
 
 
 def get_groups_of_topic(core: Core, request: Request) -> Command:
@@ -221,13 +215,13 @@ def get_groups_of_topic(core: Core, request: Request) -> Command:
     topic = request.text("topic")
     groups = {group.name for group in core.clients.groups() if topic in group.subscriptions}
     groups.update(core.offsets.groups_of(topic))
-    return request.reply(body=dumps({"groupList": sorted(groups)}))
+    return request.reply(body=routes.dumps({"groupList": sorted(groups)}))
 
 
 def get_topics_of_group(core: Core, request: Request) -> Command:
     """List the topics that a group reads."""
     topics = topics_read(core, request.text("group"))
-    return request.reply(body=dumps({"topicList": topics, "brokerAddr": core.address}))
+    return request.reply(body=routes.dumps({"topicList": topics, "brokerAddr": core.address}))
 
 
 def get_subscription(core: Core, request: Request) -> Command:
@@ -237,7 +231,7 @@ def get_subscription(core: Core, request: Request) -> Command:
     body: dict[str, object] = {"group": group, "topic": topic}
     if found is not None:
         body["subscriptionData"] = found
-    return request.reply(body=dumps(body))
+    return request.reply(body=routes.dumps(body))
 
 
 async def update_topic(core: Core, request: Request) -> Command:
@@ -246,7 +240,7 @@ async def update_topic(core: Core, request: Request) -> Command:
     return request.reply()
 
 
-async def _keep(core: Core, configs: list[TopicConfig]) -> None:
+async def _keep(core: Core, configs: list[routes.TopicConfig]) -> None:
     """Make topics durable, and compact those that are to be before they get a message."""
     kept = []
     async for part in core.in_parts(configs):
@@ -258,7 +252,7 @@ async def _keep(core: Core, configs: list[TopicConfig]) -> None:
 
 async def update_static_topic(core: Core, request: Request) -> Command:
     """Create a static topic or change it: its queues have numbers that no broker owns."""
-    config, detail = _config(request), await core.read(request, MappingDetail)
+    config, detail = _config(request), await core.read(request, routes.MappingDetail)
     if detail.topic != config.topic_name:
         message = f"the mapping is of topic {detail.topic!r}, not {config.topic_name!r}"
         raise InvalidParameterError(message)
@@ -270,8 +264,8 @@ async def update_static_topic(core: Core, request: Request) -> Command:
     return request.reply()
 
 
-def _config(request: Request) -> TopicConfig:
-    return TopicConfig(
+def _config(request: Request) -> routes.TopicConfig:
+    return routes.TopicConfig(
         topic_name=request.text("topic"),
         read_queue_nums=request.number("readQueueNums"),
         write_queue_nums=request.number("writeQueueNums"),
@@ -284,7 +278,7 @@ def _config(request: Request) -> TopicConfig:
 
 async def update_topics(core: Core, request: Request) -> Command:
     """Create or change several topics."""
-    asked = await core.read(request, TopicConfigList)
+    asked = await core.read(request, routes.TopicConfigList)
     updated = []
     async for part in core.in_parts(asked.topic_config_list):
         for config in part:
@@ -309,22 +303,22 @@ def get_topic_config(core: Core, request: Request) -> Command:
     config = core.topics.get(request.text("topic"))
     if request.flag("lo") and (detail := core.static_topics.find(config.topic_name)) is not None:
         config = msgspec.structs.replace(config, mapping_detail=detail)
-    return request.reply(body=dumps(config))
+    return request.reply(body=routes.dumps(config))
 
 
 async def get_all_topic_config(core: Core, request: Request) -> Command:
     """Describe all topics."""
-    version = DataVersion(timestamp=core.started, counter=core.topics.version)
-    table = TopicConfigTable(
+    version = routes.DataVersion(timestamp=core.started, counter=core.topics.version)
+    table = routes.TopicConfigTable(
         topic_config_table={config.topic_name: config for config in core.topics.configs()},
         data_version=version,
         topic_queue_mapping_info_map=core.static_topics.infos(),
         topic_queue_mapping_detail_map=core.static_topics.details(),
-        mapping_data_version=DataVersion(
+        mapping_data_version=routes.DataVersion(
             timestamp=core.started, counter=core.static_topics.version
         ),
     )
-    return request.reply(body=await core.in_thread(dumps, table))
+    return request.reply(body=await core.in_thread(routes.dumps, table))
 
 
 def get_topic_stats(core: Core, request: Request) -> Command:
@@ -335,14 +329,14 @@ def get_topic_stats(core: Core, request: Request) -> Command:
     for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
         bounds = core.store.bounds(topic, queue_id)
         empty = bounds.min_offset == bounds.max_offset
-        table[QueueRef(topic, core.name, queue_id).key] = {
+        table[routes.MessageQueue(topic, core.name, queue_id).key] = {
             "minOffset": bounds.min_offset,
             "maxOffset": bounds.max_offset,
             "lastUpdateTimestamp": 0
             if empty
             else core.store.store_time(topic, queue_id, bounds.max_offset - 1),
         }
-    return request.reply(body=dumps({"offsetTable": table, "topicPutTps": 0.0}))
+    return request.reply(body=routes.dumps({"offsetTable": table, "topicPutTps": 0.0}))
 
 
 HANDLERS = {

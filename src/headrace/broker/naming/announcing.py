@@ -10,20 +10,13 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.replication.replicas import Role
 from headrace.errors import HeadraceError, SettingsError, broker_error
+from headrace.protocol import routes
 from headrace.protocol.codes import RequestCode
-from headrace.protocol.frames import Command, FrameBuffer, encode, sign
-from headrace.protocol.routes import (
-    DataVersion,
-    RegisterBroker,
-    TopicConfigTable,
-    body_checksum,
-    dumps,
-)
+from headrace.protocol.frames import Command, Credentials, FrameBuffer, encode, sign
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.replication.remote import PeerSecurity
-    from headrace.protocol.frames import Credentials
 
 
 logger = logging.getLogger(__name__)
@@ -86,11 +79,11 @@ class Announcer:
         return self._core.topics.version, self._core.static_topics.version
 
     async def _register(self) -> bool:
-        body = dumps(RegisterBroker(topic_config_serialize_wrapper=self._table()))
+        body = routes.dumps(routes.RegisterBroker(topic_config_serialize_wrapper=self._table()))
         more = {
             "haServerAddr": self._core.address,
             "compressed": "false",
-            "bodyCrc32": str(body_checksum(body)),
+            "bodyCrc32": str(routes.body_checksum(body)),
         }
         try:
             await self._ask(RequestCode.REGISTER_BROKER, more, body)
@@ -103,16 +96,16 @@ class Announcer:
         places = self._core.replication.addresses().items()
         return next((number for number, place in places if place == self._core.address), "0")
 
-    def _table(self) -> TopicConfigTable:
+    def _table(self) -> routes.TopicConfigTable:
         core = self._core
         topics, statics = self._versions()
-        return TopicConfigTable(
+        return routes.TopicConfigTable(
             topic_config_table={config.topic_name: config for config in core.topics.configs()},
             # The start counts too: after it the versions begin anew.
-            data_version=DataVersion(timestamp=core.started, counter=topics + statics),
+            data_version=routes.DataVersion(timestamp=core.started, counter=topics + statics),
             topic_queue_mapping_info_map=core.static_topics.infos(),
             topic_queue_mapping_detail_map=core.static_topics.details(),
-            mapping_data_version=DataVersion(timestamp=core.started, counter=statics),
+            mapping_data_version=routes.DataVersion(timestamp=core.started, counter=statics),
         )
 
     async def close(self) -> None:

@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace import errors
 from headrace.backoff import Backoff
 from headrace.broker.replication.remote import Remote
-from headrace.errors import (
-    BrokerBusyError,
-    ConnectionFailedError,
-    CorruptLogError,
-    HeadraceError,
-    NoPermissionError,
-    NotFoundError,
-    RequestTimeoutError,
-    StoreError,
-)
 from headrace.failpoints import failpoint
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.groups import SubscriptionGroupConfig
@@ -51,12 +42,11 @@ from headrace.store.replication.following import (
     TruncateLog,
     Welcomed,
 )
-from headrace.store.replication.port import RebuildStage
+from headrace.store.replication.port import QueueRebuild, RebuildStage
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.protocol.frames import Command
-    from headrace.store.replication.port import QueueRebuild
 
 
 # A follower fetches the old records of compacted topics that its commit log does not have.
@@ -95,7 +85,7 @@ class Rebuilder:
                         for entry in wanted:
                             await self._rebuild(remote, entry)
                 self._complaint = ""
-            except (HeadraceError, OSError) as error:
+            except (errors.HeadraceError, OSError) as error:
                 if str(error) != self._complaint:
                     logger.warning("a compaction log is not rebuilt yet: %s", error)
                 self._complaint = str(error)
@@ -110,7 +100,7 @@ class Rebuilder:
                 entry = await call(self._rebuilds.pulled, entry)
             failpoint("replica.rebuild.compacting")
             entry = await call(self._rebuilds.compact, entry)
-        except (GoneError, NotFoundError) as error:
+        except (GoneError, errors.NotFoundError) as error:
             # The topic was deleted: the follower's own log says so, or will soon.
             logger.info(
                 "queue %d of topic %r is not rebuilt: %s", entry.queue_id, entry.topic, error
@@ -140,7 +130,7 @@ class Rebuilder:
             failpoint("replica.rebuild.received")
             following = int(answer.ext["nextOffset"])
             if zlib.crc32(answer.payload) != int(answer.ext["crc"]):
-                raise CorruptLogError(
+                raise errors.CorruptLogError(
                     f"records of queue {entry.queue_id} of topic {entry.topic!r} arrived damaged"
                 )
             entry = await call(self._rebuilds.append, entry, answer.payload, following)
@@ -154,15 +144,15 @@ class Rebuilder:
         while True:
             try:
                 return await remote.ask(RequestCode.PULL_RECORDS, ext=_fields(entry, first=first))
-            except BrokerBusyError:
+            except errors.BrokerBusyError:
                 await asyncio.sleep(_BUSY)
-            except HeadraceError as error:
+            except errors.HeadraceError as error:
                 if getattr(error, "number", None) == ResponseCode.PULL_OFFSET_MOVED:
                     return None
                 raise
 
     async def _end(self, remote: Remote, entry: QueueRebuild) -> None:
-        with contextlib.suppress(HeadraceError):
+        with contextlib.suppress(errors.HeadraceError):
             fields = _fields(entry, first=False) | {"end": "true"}
             await remote.ask(RequestCode.PULL_RECORDS, ext=fields)
 
@@ -341,13 +331,13 @@ class FollowerTask:
         """
         rebuilding = self._core.store.rebuilds.wanted()
         if rebuilding and not force:
-            raise NoPermissionError(
+            raise errors.NoPermissionError(
                 f"this broker has yet to fetch old messages of {len(rebuilding)} queues of compacted "
                 f"topics from {self._primary}, first topic {rebuilding[0].topic!r}",
                 hint="wait until that is done; --force promotes it without them",
             )
         if not force and not self._machine.head.log:
-            raise NoPermissionError(
+            raise errors.NoPermissionError(
                 f"this broker never reached {self._primary}: it has nothing of its log",
                 hint="see why: headrace broker replicas HOST:PORT; --force promotes it empty",
             )
@@ -366,7 +356,7 @@ class FollowerTask:
                     self._progress.clear()
                     await self._progress.wait()
         except TimeoutError as error:
-            raise RequestTimeoutError(
+            raise errors.RequestTimeoutError(
                 f"the last bytes of {self._primary}, up to position {position}, did not come "
                 f"within {patience:g} s",
                 hint="it takes no more writes: promote again when it is reachable, or stop it",
@@ -384,7 +374,7 @@ class FollowerTask:
                 await self._session()
             except _Reopening:
                 return
-            except (HeadraceError, OSError) as error:
+            except (errors.HeadraceError, OSError) as error:
                 self._complain(error)
                 self._machine.handle(Lost(self._port.kept()))
             if self._replication.doing == "following":
@@ -406,7 +396,7 @@ class FollowerTask:
                 event = await self._perform(remote, instruction)
                 instruction = self._machine.handle(event)
                 self._progress.set()
-            raise StoreError(instruction.why, hint=instruction.hint)
+            raise errors.StoreError(instruction.why, hint=instruction.hint)
 
     async def _perform(self, remote: Remote, instruction: Instruction) -> Event:
         if isinstance(instruction, Fetch):
@@ -464,7 +454,7 @@ class FollowerTask:
         fields = {name: str(value) for name, value in ext.items()}
         try:
             answer = await remote.ask(RequestCode.FOLLOW_LOG, ext=fields, patience=patience)
-        except HeadraceError as error:
+        except errors.HeadraceError as error:
             if getattr(error, "number", None) == ResponseCode.PULL_OFFSET_MOVED:
                 return Refused()
             raise
@@ -505,7 +495,7 @@ class FollowerTask:
 
     async def take_tables(self) -> None:
         """Take over what has changed, once; a primary that is gone has nothing to give."""
-        with contextlib.suppress(ConnectionFailedError, RequestTimeoutError):
+        with contextlib.suppress(errors.ConnectionFailedError, errors.RequestTimeoutError):
             async with self._remote() as remote:
                 await self._pull_tables(remote)
 
@@ -513,7 +503,7 @@ class FollowerTask:
         """Take over topics, offsets and the like whenever they change."""
         pause = self._core.settings.follow_interval.total_seconds()
         while True:
-            with contextlib.suppress(HeadraceError, OSError):
+            with contextlib.suppress(errors.HeadraceError, OSError):
                 async with self._remote() as remote:
                     while True:
                         await self._pull_tables(remote)

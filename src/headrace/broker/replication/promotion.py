@@ -9,17 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace import errors
 from headrace.broker.handlers.jobs import restore_jobs
-from headrace.broker.replication.follower import FollowerTask, changed, own_stamp
+from headrace.broker.replication.follower import FollowerTask, Reopen, changed, own_stamp
 from headrace.broker.replication.remote import Remote
 from headrace.broker.replication.replicas import Role, SessionLease
-from headrace.errors import (
-    BrokerBusyError,
-    FencedError,
-    HeadraceError,
-    InvalidParameterError,
-    NotFoundError,
-)
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.replication import (
     FenceAnswer,
@@ -34,7 +28,6 @@ from headrace.store.replication.following import Epoch, next_term
 
 if TYPE_CHECKING:
     from headrace.broker.core import Core
-    from headrace.broker.replication.follower import Reopen
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
 
@@ -103,9 +96,9 @@ async def _fence_old(core: Core, old: str, epoch: int) -> int | None:
         async with Remote(old, _PATIENCE, core.settings.peers) as remote:
             answer = await remote.ask(RequestCode.FENCE, msgspec.json.encode(asked))
         return msgspec.json.decode(answer.payload, type=FenceAnswer).end
-    except FencedError:
+    except errors.FencedError:
         raise
-    except HeadraceError as error:
+    except errors.HeadraceError as error:
         logger.warning("the old primary at %s was not asked: %s", old, error.message)
         return None
 
@@ -114,7 +107,7 @@ async def fence(core: Core, asked: FenceRequest) -> FenceAnswer:
     """Take no more writes; what was taken before is on disk on return."""
     replication = core.replication
     if asked.log != replication.state.log:
-        raise FencedError(
+        raise errors.FencedError(
             f"the broker at {asked.primary} has another log than the one at {core.address}"
         )
     again = replication.role is Role.FENCED and replication.state.primary == asked.primary
@@ -135,12 +128,12 @@ async def _tell_old_primary(core: Core) -> None:
             state.tell = False
             core.replication.save()
             logger.warning("the old primary at %s takes no more writes", state.left)
-        except FencedError as error:
+        except errors.FencedError as error:
             # It knows this epoch already, or a newer one: then it has told us.
             state.tell = False
             core.replication.save()
             logger.info("%s", error.message)
-        except (HeadraceError, OSError):
+        except (errors.HeadraceError, OSError):
             await asyncio.sleep(_PAUSE)
 
 
@@ -160,7 +153,7 @@ async def _info(core: Core, address: str) -> ReplicationInfo | None:
         async with Remote(address, _PATIENCE, core.settings.peers) as remote:
             answer = await remote.ask(RequestCode.LIST_REPLICAS)
         return msgspec.json.decode(answer.payload, type=ReplicationInfo)
-    except (HeadraceError, OSError, msgspec.MsgspecError):
+    except (errors.HeadraceError, OSError, msgspec.MsgspecError):
         return None
 
 
@@ -180,7 +173,9 @@ def greet(core: Core, request: Request) -> Command:
     if (asked.broker, asked.cluster) != (core.name, core.cluster):
         message = f"the follower is called {asked.broker!r} of {asked.cluster!r}, this broker"
         hint = "give both the same --broker-name and --cluster: clients ask for them by these"
-        raise InvalidParameterError(f"{message} {core.name!r} of {core.cluster!r}", hint=hint)
+        raise errors.InvalidParameterError(
+            f"{message} {core.name!r} of {core.cluster!r}", hint=hint
+        )
     number = replication.admit(asked.follower, asked.address, request.peer.number)
     head = replication.port.head()
     answer = Welcome(
@@ -206,7 +201,7 @@ async def follow_log(core: Core, request: Request) -> Command:
     verdict = judge(head, request.text("log"), newest, position)
     if verdict is PositionVerdict.STALE:
         replication.fence(newest.number, "")
-        raise FencedError(
+        raise errors.FencedError(
             f"the follower at {address} knows epoch {newest.number}: this broker was replaced"
         )
     if verdict is not PositionVerdict.FITS:
@@ -237,7 +232,7 @@ async def pull_records(core: Core, request: Request) -> Command:
         replication.require(Role.PRIMARY)
     key = (request.text("topic"), request.number("queueId"), request.number("birth"))
     if core.store.rebuilds.birth(*key[:2]) != key[2]:
-        raise NotFoundError(f"queue {key[1]} of topic {key[0]!r} is not that one any more")
+        raise errors.NotFoundError(f"queue {key[1]} of topic {key[0]!r} is not that one any more")
     session = request.text("session")
     if request.flag("end"):
         replication.leases.end(key, session)
@@ -245,7 +240,7 @@ async def pull_records(core: Core, request: Request) -> Command:
     first, now = request.flag("first"), core.loop.time()
     lease = replication.leases.touch(key, session, first=first, now=now)
     if lease is SessionLease.BUSY:
-        raise BrokerBusyError(f"queue {key[1]} of topic {key[0]!r} is being compacted")
+        raise errors.BrokerBusyError(f"queue {key[1]} of topic {key[0]!r} is being compacted")
     if lease is SessionLease.LOST:
         remark = f"session {session!r} took too long a break: begin again"
         return request.reply(ResponseCode.PULL_OFFSET_MOVED, remark)

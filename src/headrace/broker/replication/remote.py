@@ -6,16 +6,12 @@ import asyncio
 import ssl
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from headrace._setting import DeclaredSettings
 from headrace.errors import ConnectionFailedError, RequestTimeoutError, broker_error
-from headrace.protocol.frames import Command, Credentials, FrameBuffer, encode, sign
+from headrace.protocol.frames import Buffer, Command, Credentials, FrameBuffer, encode, sign
 from headrace.settings import ConnectionSettings
-
-if TYPE_CHECKING:
-    from headrace.protocol.frames import Buffer
-
 
 _READ = 1 << 20
 #: Largest answer that is taken, bytes: one entry of the log at least.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from headrace.broker.requests import failure
+from headrace.broker.requests import Request, failure
 from headrace.broker.snapshots import load_snapshot, save_snapshot
 from headrace.errors import (
     BrokerBusyError,
@@ -29,7 +29,6 @@ from headrace.protocol.replication import ReplicaRow, ReplicationInfo
 from headrace.store.replication.copyist import ReplicaBook, Settled
 
 if TYPE_CHECKING:
-    from headrace.broker.requests import Request
     from headrace.broker.settings import BrokerSettings
     from headrace.broker.waiting import Mailbox, OnAppended
     from headrace.errors import HeadraceError

@@ -20,7 +20,7 @@ from headrace.broker.topics import DISCARD_TOPIC, HALF_TOPIC, MARK_TOPIC
 from headrace.errors import MessageRejectedError, ProtocolError
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.columns import decode_columns
-from headrace.protocol.messages import decode_messages
+from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import (
     CHECK_IMMUNITY_TIME,
     DELAY,
@@ -43,7 +43,6 @@ from headrace.store import QueueAppend
 
 if TYPE_CHECKING:
     from headrace.protocol.frames import Buffer
-    from headrace.protocol.messages import StoredMessage
 
 
 #: How half messages ended is remembered for so many, to answer repeated requests.

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from headrace.broker.topics import DISCARD_TOPIC, HALF_TOPIC, MARK_TOPIC
+from headrace.broker.topics import DISCARD_TOPIC, HALF_TOPIC, MARK_TOPIC, TopicTable
 from headrace.broker.transactions.book import (
     Half,
     HalfMessageState,
@@ -28,7 +28,7 @@ from headrace.errors import BrokerError, NotFoundError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import CHECK_IMMUNITY_TIME, PGROUP, REAL_TOPIC, UNIQ_KEY
-from headrace.store import ReadStatus
+from headrace.store import AppendResult, MessageStore, QueueAppend, ReadStatus
 
 if TYPE_CHECKING:
     from headrace.broker.clients import ClientRegistry
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from headrace.broker.replication.replicas import Replication
     from headrace.broker.requests import Peer
     from headrace.broker.settings import BrokerSettings
-    from headrace.broker.topics import TopicTable
-    from headrace.store import AppendResult, MessageStore, QueueAppend
 
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError, StateError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
 from headrace.protocol.groups import LockRequest, LockResult
-from headrace.protocol.routes import QueueRef, dumps, loads
+from headrace.protocol.routes import dumps, loads
 from headrace.topology.names import commit_topic
 from headrace.watched import OnFailure, watched_thread
 
@@ -137,8 +137,7 @@ class Lease:
 
     def _ask(self, code: RequestCode, owner: str) -> Command:
         queue = self._queue()
-        ref = QueueRef(queue.topic, queue.broker, queue.queue_id)
-        body = dumps(LockRequest(consumer_group=self._job, client_id=owner, mq_set=[ref]))
+        body = dumps(LockRequest(consumer_group=self._job, client_id=owner, mq_set=[queue]))
         return self._client.ask_broker(queue.broker, partial(Command, code, {}, body))
 
 

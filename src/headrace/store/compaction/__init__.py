@@ -1,24 +1,7 @@
 """Compaction logs: the records of a compacted topic, queue by queue, the latest of each key."""
 
-from __future__ import annotations
-
 from headrace.store.compaction.compactor import CompactionSettings, StoreClock
-from headrace.store.compaction.manifest import (
-    CompactionReport,
-    Damage,
-    Dirt,
-    QueueLogStatistics,
-    QueueRead,
-)
+from headrace.store.compaction.manifest import CompactionReport
 from headrace.store.compaction.queue_log import QueueLog
 
-__all__ = [
-    "CompactionReport",
-    "CompactionSettings",
-    "Damage",
-    "Dirt",
-    "QueueLog",
-    "QueueLogStatistics",
-    "QueueRead",
-    "StoreClock",
-]
+__all__ = ["CompactionReport", "CompactionSettings", "QueueLog", "StoreClock"]

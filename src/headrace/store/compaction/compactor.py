@@ -32,17 +32,14 @@ from headrace.store.compaction.data_file import (
     make_name,
 )
 from headrace.store.compaction.manifest import CompactionReport, Dirt, FileMeta
-from headrace.store.compaction.offset_map import NOT_MET, Horizon, Marked, Rounds, mark
+from headrace.store.compaction.offset_map import NOT_MET, Candidate, Horizon, Marked, Rounds, mark
 from headrace.store.compaction.recovery import damage_at, paths_of, remove_files, stretches
 from headrace.store.fileops import FileOps, replace_file, write_error
 
 if TYPE_CHECKING:
     from headrace.store.compaction.data_file import View
-    from headrace.store.compaction.offset_map import Candidate
     from headrace.store.compaction.recovery import EntryRun
 
-
-# Settings of compaction.
 
 # The clock of a store: wall time for people, elapsed time for promises.
 

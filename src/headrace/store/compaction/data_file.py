@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,11 +23,7 @@ import pyarrow as pa
 from headrace.errors import CorruptLogError, StoreFailedError
 from headrace.store.compaction.manifest import FileMeta, encode_checked
 from headrace.store.entries import HEADER_SIZE, NO_UNIT, EntryKind, Verification, pack_header
-from headrace.store.fileops import Buffer, read_all, read_error, write_all, write_error
-
-if TYPE_CHECKING:
-    from headrace.store.fileops import FileOps
-
+from headrace.store.fileops import Buffer, FileOps, read_all, read_error, write_all, write_error
 
 # Names of the files of a queue's log.
 

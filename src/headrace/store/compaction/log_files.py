@@ -13,13 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from headrace.errors import (
-    CorruptLogError,
-    InvalidParameterError,
-    NotFoundError,
-    StoreError,
-    StoreFailedError,
-)
+from headrace import errors
 from headrace.protocol.layout import MIN_RECORD, store_time_of
 from headrace.store.compaction.data_file import (
     INDEX,
@@ -41,15 +35,12 @@ from headrace.store.compaction.manifest import (
     ReadStatus,
     publish,
 )
-from headrace.store.compaction.offset_map import describe
-from headrace.store.compaction.recovery import damage_at, derive, paths_of, remove_files
-from headrace.store.fileops import write_error
+from headrace.store.compaction.offset_map import KeyDigest, describe
+from headrace.store.compaction.recovery import Recovered, damage_at, derive, paths_of, remove_files
+from headrace.store.fileops import FileOps, write_error
 
 if TYPE_CHECKING:
     from headrace.protocol.records import Records
-    from headrace.store.compaction.offset_map import KeyDigest
-    from headrace.store.compaction.recovery import Recovered
-    from headrace.store.fileops import FileOps
 
 
 # A bound on the files that logs hold open for writing, over all queues.
@@ -147,7 +138,7 @@ class FileAppender:
 
     def rest(self) -> None:
         """Do as :meth:`sync`, but keep an error for the next call of the owner."""
-        with self.lock, contextlib.suppress(StoreError):
+        with self.lock, contextlib.suppress(errors.StoreError):
             if not (self._files.has_failed or self._files.is_closed):
                 self._sync()
 
@@ -193,7 +184,7 @@ class FileAppender:
         offsets = rows.index["offset"]
         next_offset = self._files.view.log_end
         if int(offsets[0]) < next_offset or bool((np.diff(offsets) <= 0).any()):
-            raise InvalidParameterError(
+            raise errors.InvalidParameterError(
                 f"records with offsets {int(offsets[0])} to {int(offsets[-1])} cannot be appended "
                 f"to {self._files.folder}: the next offset is {next_offset}, and offsets rise"
             )
@@ -209,7 +200,7 @@ class FileAppender:
         end = self._files.view.log_end
         try:
             self._writer.sync(rows=rows)
-        except StoreFailedError as error:
+        except errors.StoreFailedError as error:
             with contextlib.suppress(OSError):
                 self._writer.release()
             raise self._files.fail(error) from error.__cause__
@@ -293,7 +284,7 @@ def store_time(view: View, offset: int) -> int:
         row = part.file.row_of(part.meta, offset)
         if int(part.file.index(part.meta)["offset"][row]) == offset:
             return _store_time(part, row)
-    raise NotFoundError(f"the compaction log does not hold offset {offset}")
+    raise errors.NotFoundError(f"the compaction log does not hold offset {offset}")
 
 
 def offset_at(view: View, timestamp: int, *, upper: bool) -> int:
@@ -369,7 +360,7 @@ def _slices(part: FileView, rows: IndexRows, *, may_stop: bool) -> tuple[list[me
     for first, last in itertools.pairwise(bounds):
         try:
             slices.append(part.file.checked(int(starts[first]), int(ends[last - 1])))
-        except CorruptLogError:
+        except errors.CorruptLogError:
             if slices or may_stop:
                 return slices, first
             raise
@@ -394,7 +385,7 @@ class LogFiles:
         self._view = found.view
         self._generation = found.generation
         self._is_born = found.is_born
-        self._failure: StoreFailedError | None = None
+        self._failure: errors.StoreFailedError | None = None
         self._garbage: list[Path] = []
         #: Guards the view and the small fields; held for moments only.
         self._lock = threading.Lock()
@@ -416,11 +407,11 @@ class LogFiles:
     def require_usable(self) -> None:
         """Refuse to go on with a log that has failed or is closed."""
         if self._failure is not None:
-            raise StoreFailedError(self._failure.message, hint=self._failure.hint)
+            raise errors.StoreFailedError(self._failure.message, hint=self._failure.hint)
         if self.is_closed:
-            raise StoreError(f"the compaction log in {self.folder} is closed")
+            raise errors.StoreError(f"the compaction log in {self.folder} is closed")
 
-    def fail(self, error: StoreFailedError) -> StoreFailedError:
+    def fail(self, error: errors.StoreFailedError) -> errors.StoreFailedError:
         """Take note that it is not known what the disk holds."""
         self._failure = error
         return error
@@ -470,7 +461,7 @@ class LogFiles:
             except OSError as refused:
                 raise write_error(self.ops, self.folder / MANIFEST_NAME, refused) from refused
             if error is not None:
-                failure = StoreFailedError(
+                failure = errors.StoreFailedError(
                     f"could not sync {self.folder}: {error.strerror or error}",
                     hint="check the disk, then start again: one of two complete states is kept",
                 )
@@ -494,7 +485,7 @@ class LogFiles:
                 self.derive_again(error)
             except FileNotFoundError as error:
                 if view is self._view:
-                    raise CorruptLogError(
+                    raise errors.CorruptLogError(
                         f"{error.filename or error} is missing",
                         hint="put the file back from a copy, or restore the queue from a replica",
                     ) from error
@@ -509,7 +500,7 @@ class LogFiles:
             if part is None:
                 if self._view.active.meta.name != cause.name:
                     return
-                raise CorruptLogError(
+                raise errors.CorruptLogError(
                     str(cause), hint="start again: it is then made again from the data"
                 ) from cause
             if part.file is not cause.file:

@@ -12,16 +12,12 @@ import zlib
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from headrace.errors import CorruptLogError
-from headrace.store.fileops import write_all
-
-if TYPE_CHECKING:
-    from headrace.store.fileops import FileOps
-
+from headrace.store.fileops import FileOps, write_all
 
 # What a compaction log tells: reads, dirt, reports, damage.
 

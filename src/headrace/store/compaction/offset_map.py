@@ -20,15 +20,7 @@ from headrace.protocol.layout import locate, slices
 from headrace.protocol.properties import KEYS
 from headrace.protocol.records import Records, record_sizes
 from headrace.protocol.stamps import tag_hashes
-from headrace.store.compaction.data_file import (
-    INDEX,
-    KEY,
-    NOT_A_TOMBSTONE,
-    FileView,
-    IndexRows,
-    KeyRows,
-    UnitRows,
-)
+from headrace.store.compaction import data_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,7 +164,7 @@ class OffsetMap:
         self._count = 0
         self._draw()
 
-    def add(self, rows: KeyRows) -> int:
+    def add(self, rows: data_file.KeyRows) -> int:
         """Note the offsets of records, in their order, until one does not fit.
 
         Records without a key are passed over.
@@ -191,7 +183,7 @@ class OffsetMap:
                 break
         return done
 
-    def latest(self, rows: KeyRows) -> npt.NDArray[np.int64]:
+    def latest(self, rows: data_file.KeyRows) -> npt.NDArray[np.int64]:
         """Return the last noted offset of each record's key, −1 for keys that are not here."""
         found = np.empty(len(rows), np.int64)
         for first in range(0, len(rows), _BATCH):
@@ -205,7 +197,7 @@ class OffsetMap:
     def _draw(self) -> None:
         self._salts = np.array([secrets.randbits(64) for _ in range(2)], np.uint64)
 
-    def _add_batch(self, rows: KeyRows) -> int:
+    def _add_batch(self, rows: data_file.KeyRows) -> int:
         done = 0
         while done < len(rows):
             rest = rows[done:]
@@ -225,12 +217,12 @@ class OffsetMap:
             done += stop
         return done
 
-    def _note(self, places: _Places, rows: KeyRows) -> None:
+    def _note(self, places: _Places, rows: data_file.KeyRows) -> None:
         known = np.flatnonzero(places >= 0)
         # Of equal places the last one counts, and offsets rise.
         self._table[places[known], 2] = rows["offset"][known].astype(np.uint64) + np.uint64(1)
 
-    def _insert(self, new: _Places, rows: KeyRows) -> int | None:
+    def _insert(self, new: _Places, rows: data_file.KeyRows) -> int | None:
         """Put keys that are not in the table there; give the first that found no place."""
         first_unplaced: int | None = None
         while len(new):
@@ -312,14 +304,14 @@ class DistinctKeys:
         self._seen = np.empty(0, np.uint64)
 
     @classmethod
-    def of(cls, chunks: Iterable[KeyRows], records: int) -> float:
+    def of(cls, chunks: Iterable[data_file.KeyRows], records: int) -> float:
         """Estimate the number of keys in chunks that hold so many records together."""
         counter = cls(records)
         for chunk in chunks:
             counter.add(chunk)
         return counter.estimate
 
-    def add(self, rows: KeyRows) -> None:
+    def add(self, rows: data_file.KeyRows) -> None:
         """Look at some records."""
         mixed = _mix(rows["high"] + rows["low"])
         sample = mixed[(mixed & self._mask) == 0]
@@ -343,7 +335,7 @@ class DistinctKeys:
 NOT_MET = -1
 
 
-def describe(records: Records, digest: KeyDigest) -> UnitRows:
+def describe(records: Records, digest: KeyDigest) -> data_file.UnitRows:
     """Make the rows of stamped records; ``at`` counts from the first record.
 
     Raises
@@ -353,19 +345,19 @@ def describe(records: Records, digest: KeyDigest) -> UnitRows:
     """
     layout = locate(records.data, records.starts)
     head = layout.head
-    index = np.empty(len(records), INDEX)
+    index = np.empty(len(records), data_file.INDEX)
     index["offset"] = head["queue_offset"]
     index["log_position"] = head["position"]
     index["at"] = records.starts
     index["size"] = record_sizes(records)
     index["tag"] = tag_hashes(records)
-    index["met"] = np.where(head["body_size"] == 0, NOT_MET, NOT_A_TOMBSTONE)
+    index["met"] = np.where(head["body_size"] == 0, NOT_MET, data_file.NOT_A_TOMBSTONE)
     properties = slices(records.data, layout.property_starts, layout.property_ends)
-    keys = np.zeros(len(records), KEY)
+    keys = np.zeros(len(records), data_file.KEY)
     keys["offset"] = index["offset"]
     digests = digest.column(property_column(properties, KEYS))
     keys["high"], keys["low"] = digests[:, 0], digests[:, 1]
-    return UnitRows(index, keys, head["stored"].astype(np.int64))
+    return data_file.UnitRows(index, keys, head["stored"].astype(np.int64))
 
 
 # Marking: which records of the closed files are superseded, round by round.
@@ -381,7 +373,7 @@ _ROWS = 8_192
 class Candidate:
     """A closed file, and which of its records are to go."""
 
-    part: FileView
+    part: data_file.FileView
     #: One bit a record, set when it goes.
     bits: npt.NDArray[np.uint8] = field(init=False)
     kept_count: int = 0
@@ -413,7 +405,7 @@ class Horizon:
     now: int
     retention: int
 
-    def stamped(self, index: IndexRows, clean_until: int) -> npt.NDArray[np.int64]:
+    def stamped(self, index: data_file.IndexRows, clean_until: int) -> npt.NDArray[np.int64]:
         """Return the times when records were met, with those that are met just now."""
         met: npt.NDArray[np.int64] = index["met"]
         return np.where((met == NOT_MET) & (index["offset"] < clean_until), self.now, met)
@@ -445,7 +437,7 @@ class Marked:
 
 
 def mark(
-    parts: tuple[FileView, ...],
+    parts: tuple[data_file.FileView, ...],
     clean_until: int,
     digest_mark: bytes,
     rounds: Rounds,
@@ -471,7 +463,7 @@ def mark(
 class _Marking:
     def __init__(
         self,
-        parts: tuple[FileView, ...],
+        parts: tuple[data_file.FileView, ...],
         clean_until: int,
         digest_mark: bytes,
         check: Callable[[int], None],
@@ -520,7 +512,7 @@ class _Marking:
             for first, rows in self._rows(candidate, 0):
                 candidate.drop(first, offsets.latest(rows) > rows["offset"])
 
-    def _dirty_rows(self) -> Iterator[tuple[int, KeyRows]]:
+    def _dirty_rows(self) -> Iterator[tuple[int, data_file.KeyRows]]:
         for candidate in self.found.candidates:
             yield from self._rows(candidate, self._first_dirty(candidate))
 
@@ -530,7 +522,7 @@ class _Marking:
             return meta.count
         return candidate.part.file.row_of(meta, self.found.clean_until)
 
-    def _rows(self, candidate: Candidate, first: int) -> Iterator[tuple[int, KeyRows]]:
+    def _rows(self, candidate: Candidate, first: int) -> Iterator[tuple[int, data_file.KeyRows]]:
         part = candidate.part
         if first == part.meta.count:
             return

@@ -10,35 +10,16 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
-from headrace.store.compaction import log_files
-from headrace.store.compaction.compactor import (
-    Compaction,
-    NewFiles,
-    OutputPlace,
-    RateLimit,
-    candidates_of,
-    dirt_of,
-    is_due,
-)
-from headrace.store.compaction.data_file import DerivedFileError, FileView, View
+from headrace.store.compaction import compactor, log_files, manifest
+from headrace.store.compaction.data_file import DerivedFileError, FileView, IndexRows, View
 from headrace.store.compaction.log_files import FileAppender, LogFiles
-from headrace.store.compaction.manifest import (
-    CompactionReport,
-    Damage,
-    Dirt,
-    QueueLogStatistics,
-    QueueRead,
-)
 from headrace.store.compaction.offset_map import Candidate, Horizon, KeyDigest, Rounds
-from headrace.store.compaction.recovery import inspect_files, recover
+from headrace.store.compaction.recovery import Recovered, inspect_files, recover
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.protocol.records import Records
-    from headrace.store.compaction.compactor import CompactionSettings, StoreClock
-    from headrace.store.compaction.data_file import IndexRows
-    from headrace.store.compaction.recovery import Recovered
     from headrace.store.fileops import FileOps
 
 
@@ -47,7 +28,7 @@ if TYPE_CHECKING:
 # A file is never shortened in place: a reader may have it mapped.
 
 
-def truncated(files: LogFiles, offset: int, fresh: FileView, place: OutputPlace) -> None:
+def truncated(files: LogFiles, offset: int, fresh: FileView, place: compactor.OutputPlace) -> None:
     """Publish the view of a log that ends before an offset.
 
     Caller: has stopped appends and compactions.
@@ -58,7 +39,7 @@ def truncated(files: LogFiles, offset: int, fresh: FileView, place: OutputPlace)
         The active file to go on with.
     """
     view = files.view
-    outputs = NewFiles(place, lambda index: index["met"])
+    outputs = compactor.NewFiles(place, lambda index: index["met"])
     try:
         kept = [part for part in view.closed if part.meta.last < offset]
         for part in view.parts:
@@ -117,8 +98,8 @@ class QueueLog:
     def __init__(
         self,
         files: LogFiles,
-        settings: CompactionSettings,
-        clock: StoreClock,
+        settings: compactor.CompactionSettings,
+        clock: compactor.StoreClock,
         found: Recovered,
     ) -> None:
         self._files = files
@@ -132,11 +113,11 @@ class QueueLog:
     def open(
         cls,
         folder: Path,
-        settings: CompactionSettings,
+        settings: compactor.CompactionSettings,
         ops: FileOps,
         *,
         secret: bytes,
-        clock: StoreClock,
+        clock: compactor.StoreClock,
     ) -> Self:
         """Open the log in a folder, or a new one; recovers what a crash left behind.
 
@@ -241,7 +222,7 @@ class QueueLog:
 
     def read(
         self, offset: int, max_count: int, max_bytes: int, tags: frozenset[int] | None = None
-    ) -> QueueRead:
+    ) -> manifest.QueueRead:
         """Read from an offset on; one that is gone means the next larger one.
 
         At least one record is given when there is any, however large.
@@ -273,9 +254,9 @@ class QueueLog:
         """Find a record by its store time, as :meth:`MessageStore.offset_at` does."""
         return self._files.ask(lambda view: log_files.offset_at(view, timestamp, upper=upper))
 
-    def dirt(self) -> Dirt:
+    def dirt(self) -> manifest.Dirt:
         """Tell how much of the closed files no compaction has covered."""
-        return self._files.ask(lambda view: dirt_of(view.closed, view.clean_until))
+        return self._files.ask(lambda view: compactor.dirt_of(view.closed, view.clean_until))
 
     def active_since(self) -> int | None:
         """Tell the store time of the oldest record of the active file; None when it is empty."""
@@ -284,7 +265,7 @@ class QueueLog:
 
     def is_due(self) -> bool:
         """Whether :meth:`compact` without ``force`` would do anything."""
-        return self._files.ask(lambda view: is_due(view, self._settings, self._clock))
+        return self._files.ask(lambda view: compactor.is_due(view, self._settings, self._clock))
 
     def compact(
         self,
@@ -294,7 +275,7 @@ class QueueLog:
         map_capacity: int | None = None,
         throttle: Callable[[int], None] | None = None,
         below: int | None = None,
-    ) -> CompactionReport:
+    ) -> manifest.CompactionReport:
         """Keep only the latest record of each key in the closed files.
 
         Parameters
@@ -320,7 +301,7 @@ class QueueLog:
         with self._work_lock:
             self._files.require_usable()
             if not force and not self.is_due():
-                return CompactionReport.nothing()
+                return manifest.CompactionReport.nothing()
             rounds = Rounds(self._settings.map_bytes, map_capacity, max_rounds)
             retention = self._settings.tombstone_retention // _MS
             horizon = Horizon(self._clock.elapsed(), retention)
@@ -329,7 +310,7 @@ class QueueLog:
                 lambda: self._compact(rounds, horizon, place, force=force, below=below)
             )
 
-    def verify(self) -> list[Damage]:
+    def verify(self) -> list[manifest.Damage]:
         """Read everything, and tell what is damaged by file and place."""
         while True:
             view = self._files.view
@@ -338,11 +319,11 @@ class QueueLog:
             if not damage or view.closed == self._files.view.closed:
                 return damage
 
-    def statistics(self) -> QueueLogStatistics:
+    def statistics(self) -> manifest.QueueLogStatistics:
         """Count what the log holds."""
         view = self._files.view
         metas = [part.meta for part in view.parts]
-        return QueueLogStatistics(
+        return manifest.QueueLogStatistics(
             files=len(metas),
             records=sum(meta.count for meta in metas),
             bytes=sum(meta.size for meta in metas),
@@ -374,13 +355,15 @@ class QueueLog:
         self,
         rounds: Rounds,
         horizon: Horizon,
-        place: OutputPlace,
+        place: compactor.OutputPlace,
         *,
         force: bool,
         below: int | None,
-    ) -> CompactionReport:
+    ) -> manifest.CompactionReport:
         view = self._files.view
-        parts = candidates_of(view, self._clock.now(), self._settings, force=force, below=below)
+        parts = compactor.candidates_of(
+            view, self._clock.now(), self._settings, force=force, below=below
+        )
 
         def publish(made: list[FileView], clean_until: int) -> None:
             def swapped(view: View) -> View:
@@ -394,19 +377,19 @@ class QueueLog:
             self._files.publish(swapped)
             self._remove_replaced(parts)
 
-        return Compaction(parts, view.clean_until, rounds, horizon, place).run(publish)
+        return compactor.Compaction(parts, view.clean_until, rounds, horizon, place).run(publish)
 
-    def _place(self, throttle: Callable[[int], None] | None) -> OutputPlace:
+    def _place(self, throttle: Callable[[int], None] | None) -> compactor.OutputPlace:
         rate = self._settings.bytes_per_second
         if throttle is None and rate is not None:
-            throttle = RateLimit(rate)
+            throttle = compactor.RateLimit(rate)
 
         def check(count: int) -> None:
             self._files.require_usable()
             if throttle is not None:
                 throttle(count)
 
-        return OutputPlace(
+        return compactor.OutputPlace(
             self.folder,
             self._files.ops,
             self._files.digest.mark,

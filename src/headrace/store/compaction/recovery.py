@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headrace.errors import CorruptLogError
 from headrace.protocol.layout import record_starts
@@ -42,14 +41,9 @@ from headrace.store.compaction.manifest import (
     decode_checked,
     read_manifest,
 )
-from headrace.store.compaction.offset_map import describe
+from headrace.store.compaction.offset_map import KeyDigest, describe
 from headrace.store.entries import HEADER_SIZE, MAGIC, Entry, is_intact, parse_header
-from headrace.store.fileops import read_error, rewrite
-
-if TYPE_CHECKING:
-    from headrace.store.compaction.offset_map import KeyDigest
-    from headrace.store.fileops import FileOps
-
+from headrace.store.fileops import FileOps, read_error, rewrite
 
 # Walking a data file entry by entry, each checked, with reads instead of a mapping.
 #

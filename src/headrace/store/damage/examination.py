@@ -11,47 +11,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.errors import CorruptLogError, HeadraceError, StoreError
 from headrace.protocol.layout import queue_offset_of, record_size_at
 from headrace.store.catalog import secret_in
-from headrace.store.checkpoint import read_checkpoint
+from headrace.store.checkpoint import LoadedCheckpoint, SavedQueue, read_checkpoint
 from headrace.store.compaction.offset_map import KeyDigest
-from headrace.store.damage.inspection import (
-    DamagedRange,
-    Finding,
-    LogFile,
-    NoCommits,
-    find_log_files,
-    no_commits_of_compaction_logs,
-    stays_closed,
-)
-from headrace.store.damage.ledger import Evidence, QueueFact, Survey, survey
-from headrace.store.damage.log_repair import (
-    LogRepair,
-    QueueRepair,
-    apply_rewrites,
-    check_compaction_logs,
-    find_damaged_queues,
-    plan_log_repair,
-    repair_queue,
-)
-from headrace.store.entries import Verification
+from headrace.store.damage import inspection, log_repair
+from headrace.store.damage.ledger import DamageLedger, Evidence, Hole, QueueFact, Survey, survey
+from headrace.store.entries import Loss, Verification
 from headrace.store.fileops import FileOps, replace_file
 from headrace.store.index import UNIT, queue_folder
 from headrace.store.log import CommitLog, GoneError
 from headrace.store.settings import StoreSettings
 from headrace.store.staging import whole_bytes
 from headrace.store.store import FolderLock, MessageStore
-
-if TYPE_CHECKING:
-    from headrace.store.checkpoint import LoadedCheckpoint, SavedQueue
-    from headrace.store.damage.ledger import DamageLedger, Hole
-    from headrace.store.entries import Loss
-
 
 # Checks of what a store keeps beside its log: checkpoint, index files, staged parts.
 
@@ -61,25 +37,27 @@ _REPLANNED = "a batch that was not committed yet is planned anew; nothing is los
 
 def check_checkpoint(
     folder: Path, checkpoint: LoadedCheckpoint | None, ledger: DamageLedger
-) -> Iterator[Finding]:
+) -> Iterator[inspection.Finding]:
     """Hold a checkpoint against the log."""
     path = folder / "checkpoint"
     if checkpoint is None:
         if path.exists():
-            yield Finding("damage", path, "does not match its checksum", _DERIVED)
+            yield inspection.Finding("damage", path, "does not match its checksum", _DERIVED)
         return
     if checkpoint.table.begin < ledger.begin:
         text = f"speaks of a log that begins at position {checkpoint.table.begin}"
         means = f"it begins at {ledger.begin} now: files were deleted by retention, or are lost"
-        yield Finding("remark", path, text, means)
+        yield inspection.Finding("remark", path, text, means)
     if checkpoint.table.position > ledger.end:
         text = f"speaks of position {checkpoint.table.position}, the log ends at {ledger.end}"
-        yield Finding("damage", path, text, "the end of the log is lost, or it is of another log")
+        yield inspection.Finding(
+            "damage", path, text, "the end of the log is lost, or it is of another log"
+        )
 
 
 def check_index_files(
     folder: Path, checkpoint: LoadedCheckpoint, ops: FileOps
-) -> Iterator[Finding]:
+) -> Iterator[inspection.Finding]:
     """Hold the index files against the checksums in a checkpoint."""
     units = checkpoint.table.file_units
     for saved in checkpoint.table.queues:
@@ -92,7 +70,7 @@ def check_index_files(
             text = _index_fault(path, first - base, last - base, crc, ops)
             if text is not None:
                 what = f"{text} (offsets {first} to {last - 1} of {_name(saved)})"
-                yield Finding("damage", path, what, _DERIVED)
+                yield inspection.Finding("damage", path, what, _DERIVED)
 
 
 def _index_fault(path: Path, first: int, last: int, crc: int, ops: FileOps) -> str | None:
@@ -111,7 +89,7 @@ def _name(saved: SavedQueue) -> str:
     return f"topic {saved.topic!r}, queue {saved.queue_id}"
 
 
-def check_staged_parts(folder: Path, ops: FileOps) -> Iterator[Finding]:
+def check_staged_parts(folder: Path, ops: FileOps) -> Iterator[inspection.Finding]:
     """Look for staged parts that do not end with a whole chunk."""
     for path in sorted((folder / "staging").glob("*/*.part")):
         try:
@@ -120,12 +98,12 @@ def check_staged_parts(folder: Path, ops: FileOps) -> Iterator[Finding]:
         except FileNotFoundError:
             continue  # dropped meanwhile
         except (OSError, HeadraceError) as error:
-            yield Finding("damage", path, f"cannot be read: {error}", _REPLANNED)
+            yield inspection.Finding("damage", path, f"cannot be read: {error}", _REPLANNED)
             continue
         if good < len(content):
             size = len(content) - good
             text = "holds bytes that are no whole chunk"
-            yield Finding("remark", path, text, _REPLANNED, offset=good, size=size)
+            yield inspection.Finding("remark", path, text, _REPLANNED, offset=good, size=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +111,7 @@ class Examination:
     """What an examination found."""
 
     folder: Path
-    findings: list[Finding]
+    findings: list[inspection.Finding]
     #: Intact entries and records of the log, queues, and bytes read.
     entries: int
     records: int
@@ -144,7 +122,7 @@ class Examination:
     open_in: str | None
 
     @property
-    def damage(self) -> list[Finding]:
+    def damage(self) -> list[inspection.Finding]:
         """What is damaged; the rest are remarks."""
         return [finding for finding in self.findings if finding.severity == "damage"]
 
@@ -174,7 +152,7 @@ def survey_log(
     deep: bool = False,
 ) -> Iterator[Survey]:
     """Survey the log of a store; its files stay open as long as the context lasts."""
-    files = find_log_files(folder / "log", ops)
+    files = inspection.find_log_files(folder / "log", ops)
     try:
         yield survey(files, folder / "log", evidence, progress, deep=deep)
     finally:
@@ -231,9 +209,9 @@ def examine_store(
     if checkpoint is not None:
         findings += check_index_files(folder, checkpoint, ops)
     findings += check_staged_parts(folder, ops)
-    findings += check_compaction_logs(folder, ops)
+    findings += log_repair.check_compaction_logs(folder, ops)
     findings += [each.finding() for each in no_commits]
-    findings += no_commits_of_compaction_logs(folder, no_commits, ops)
+    findings += inspection.no_commits_of_compaction_logs(folder, no_commits, ops)
     return Examination(
         folder,
         findings,
@@ -246,7 +224,7 @@ def examine_store(
     )
 
 
-def _of_log(found: Survey, *, is_open: bool) -> Iterator[Finding]:
+def _of_log(found: Survey, *, is_open: bool) -> Iterator[inspection.Finding]:
     ledger = found.ledger
     for hole in found.damage:
         yield _of_hole(hole, found)
@@ -255,7 +233,7 @@ def _of_log(found: Survey, *, is_open: bool) -> Iterator[Finding]:
         yield _of_stretch(extra, found, text, "a repair keeps them aside and cuts them off")
     for complaint in ledger.complaints:
         file = _file_at(found, complaint.position)
-        yield Finding(
+        yield inspection.Finding(
             "damage",
             file.path,
             f"the entry {complaint.text}",
@@ -265,12 +243,12 @@ def _of_log(found: Survey, *, is_open: bool) -> Iterator[Finding]:
         )
     for position, losses in ledger.fenced:
         file = _file_at(found, position)
-        yield Finding(
+        yield inspection.Finding(
             "remark",
             file.path,
             "a fence that a repair laid",
             "what stood here is lost, readers go on behind it"
-            + stays_closed(losses, ledger.next_offsets()),
+            + inspection.stays_closed(losses, ledger.next_offsets()),
             offset=position - file.base,
             position=position,
             losses=losses,
@@ -278,15 +256,15 @@ def _of_log(found: Survey, *, is_open: bool) -> Iterator[Finding]:
     yield from _of_tail(found, is_open=is_open)
 
 
-def _no_commits(found: Survey) -> Iterator[NoCommits]:
+def _no_commits(found: Survey) -> Iterator[inspection.NoCommits]:
     for key, entries in sorted(found.ledger.no_commits.items()):
         position = entries[0][0]
         file = _file_at(found, position)
         offsets = {offset for _, held in entries for offset in held}
-        yield NoCommits(key, file.path, position - file.base, position, offsets)
+        yield inspection.NoCommits(key, file.path, position - file.base, position, offsets)
 
 
-def _of_hole(hole: Hole, found: Survey) -> Finding:
+def _of_hole(hole: Hole, found: Survey) -> inspection.Finding:
     stretch = hole.stretch
     if stretch.kind == "missing":
         text = f"{stretch.size} bytes of the log are missing"
@@ -298,16 +276,16 @@ def _of_hole(hole: Hole, found: Survey) -> Finding:
         if refused
         else "the next start takes it for an unfinished write and cuts the log here; "
         "a repair keeps what is behind it"
-    ) + stays_closed(hole.losses, found.ledger.next_offsets())
+    ) + inspection.stays_closed(hole.losses, found.ledger.next_offsets())
     return _of_stretch(stretch, found, text, means, hole)
 
 
 def _of_stretch(
-    stretch: DamagedRange, found: Survey, text: str, means: str, hole: Hole | None = None
-) -> Finding:
+    stretch: inspection.DamagedRange, found: Survey, text: str, means: str, hole: Hole | None = None
+) -> inspection.Finding:
     bases = [file.base for file in found.files if file.path == stretch.path]
     base = bases[0] if bases else stretch.position
-    return Finding(
+    return inspection.Finding(
         "damage",
         stretch.path,
         text,
@@ -319,12 +297,12 @@ def _of_stretch(
     )
 
 
-def _of_tail(found: Survey, *, is_open: bool) -> Iterator[Finding]:
+def _of_tail(found: Survey, *, is_open: bool) -> Iterator[inspection.Finding]:
     if found.tail is not None:
         stretch = found.tail.stretch
         base = _file_at(found, stretch.position).base
         means = "it is being written" if is_open else "the next start cuts it off"
-        yield Finding(
+        yield inspection.Finding(
             "remark",
             stretch.path,
             f"{stretch.size} bytes of an unfinished write",
@@ -336,7 +314,7 @@ def _of_tail(found: Survey, *, is_open: bool) -> Iterator[Finding]:
     if found.unfinished_unit is not None:
         file = _file_at(found, found.unfinished_unit)
         means = "it is being written" if is_open else "the next start cuts it off"
-        yield Finding(
+        yield inspection.Finding(
             "remark",
             file.path,
             "a unit without an end",
@@ -346,7 +324,7 @@ def _of_tail(found: Survey, *, is_open: bool) -> Iterator[Finding]:
         )
 
 
-def _file_at(found: Survey, position: int) -> LogFile:
+def _file_at(found: Survey, position: int) -> inspection.LogFile:
     return next((file for file in reversed(found.files) if file.base <= position), found.files[0])
 
 
@@ -376,14 +354,14 @@ class RepairPlan:
     folder: Path
     #: Where the old files are kept.
     aside: Path
-    log: LogRepair
+    log: log_repair.LogRepair
     evidence: Evidence | None
     #: Whether checkpoint and indexes are made again from the log.
     rebuilds: bool
     #: Compaction logs that are damaged; after the repair they say what was lost and restored.
-    queues: list[QueueRepair]
+    queues: list[log_repair.QueueRepair]
     #: Compaction logs of which not even the list of files is left.
-    hopeless: list[QueueRepair]
+    hopeless: list[log_repair.QueueRepair]
 
     def __bool__(self) -> bool:
         return bool(self.log or self.queues) or self.rebuilds
@@ -443,13 +421,13 @@ def plan_repair(
     if evidence is None:
         evidence = _evidence_of_unfinished(folder, ops)
     with survey_log(folder, evidence, ops, progress) as found:
-        log = plan_log_repair(found, folder / "log")
+        log = log_repair.plan_log_repair(found, folder / "log")
         wrong = list(check_checkpoint(folder, checkpoint, found.ledger))
     if checkpoint is not None:
         wrong += check_index_files(folder, checkpoint, ops)
-    queues: list[QueueRepair] = []
-    hopeless: list[QueueRepair] = []
-    for queue in find_damaged_queues(folder, ops):
+    queues: list[log_repair.QueueRepair] = []
+    hopeless: list[log_repair.QueueRepair] = []
+    for queue in log_repair.find_damaged_queues(folder, ops):
         (queues if queue.has_manifest(ops) else hopeless).append(queue)
     return RepairPlan(
         folder,
@@ -475,7 +453,7 @@ def apply_repair(plan: RepairPlan, ops: FileOps) -> None:
         ops.rename(checkpoint, plan.aside / "checkpoint")
         ops.sync_directory(plan.aside)
         ops.sync_directory(plan.folder)
-    apply_rewrites(plan.log.rewrites, plan.aside / "log", ops)
+    log_repair.apply_rewrites(plan.log.rewrites, plan.aside / "log", ops)
     _repair_queues(plan, ops)
     ops.rename(plan.aside / _PLAN, plan.aside / _REPORT)
     ops.sync_directory(plan.aside)
@@ -501,7 +479,7 @@ def _repair_queues(plan: RepairPlan, ops: FileOps) -> None:
 
     try:
         for queue in plan.queues:
-            repair_queue(queue, plan.aside / "compaction", ops, make_digest, fetch)
+            log_repair.repair_queue(queue, plan.aside / "compaction", ops, make_digest, fetch)
     finally:
         log.close()
 

@@ -14,20 +14,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from headrace.errors import HeadraceError
 from headrace.protocol.layout import queue_offset_of, record_starts
 from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX, stored_commit
 from headrace.store.compaction.recovery import stretches
-from headrace.store.entries import HEADER_SIZE, MAGIC, EntryKind, Window, entry_at
-from headrace.store.fileops import FileOps, read_all, read_error
-
-if TYPE_CHECKING:
-    from headrace.store.entries import Loss, QueueKey
-    from headrace.store.fileops import Buffer
-
+from headrace.store.entries import HEADER_SIZE, MAGIC, EntryKind, Loss, QueueKey, Window, entry_at
+from headrace.store.fileops import Buffer, FileOps, read_all, read_error
 
 # Findings: what an examination of a store says, each by file and offset.
 

@@ -20,44 +20,14 @@ import numpy as np
 from headrace.errors import CorruptLogError
 from headrace.protocol.layout import record_starts
 from headrace.protocol.records import Records
-from headrace.store.compaction.data_file import (
-    INDEX,
-    ROW_HEADER_SIZE,
-    DataWriter,
-    IndexRows,
-    data_path,
-    index_path,
-    make_name,
-)
-from headrace.store.compaction.manifest import FileMeta, Manifest, publish, read_manifest
-from headrace.store.compaction.offset_map import describe
-from headrace.store.compaction.recovery import (
-    inspect_folder,
-    next_intact,
-    paths_of,
-    remove_files,
-    stretches,
-    synced_size,
-)
+from headrace.store import entries
+from headrace.store.compaction import data_file, recovery
+from headrace.store.compaction.manifest import Damage, FileMeta, Manifest, publish, read_manifest
+from headrace.store.compaction.offset_map import KeyDigest, describe
 from headrace.store.damage.inspection import Finding
-from headrace.store.entries import (
-    HEADER_SIZE,
-    NO_UNIT,
-    EntryKind,
-    LogState,
-    Loss,
-    encode_state,
-    encode_state_of_size,
-    fence_sizes,
-    pack_header,
-    pack_losses,
-    room_for,
-)
 from headrace.store.fileops import FileOps, read_all, replace_file, write_all
 
 if TYPE_CHECKING:
-    from headrace.store.compaction.manifest import Damage
-    from headrace.store.compaction.offset_map import KeyDigest
     from headrace.store.damage.ledger import Hole, Survey
 
 
@@ -71,18 +41,21 @@ class Fence:
     position: int
     #: Its bytes, header included.
     size: int
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[entries.Loss, ...] = ()
     #: The state with which a log begins, when that is what stands here.
-    state: LogState | None = None
+    state: entries.LogState | None = None
 
     def content(self) -> bytes:
         """Make the bytes of the entry."""
-        position, size = self.position, self.size - HEADER_SIZE
+        position, size = self.position, self.size - entries.HEADER_SIZE
         if self.state is not None:
-            kind, payload = EntryKind.STATE, encode_state_of_size(self.state, size)
+            kind, payload = entries.EntryKind.STATE, entries.encode_state_of_size(self.state, size)
         else:
-            kind, payload = EntryKind.VOID, pack_losses(self.losses, size)
-        return pack_header(kind, position, payload, synced=position, unit=NO_UNIT) + payload
+            kind, payload = entries.EntryKind.VOID, entries.pack_losses(self.losses, size)
+        return (
+            entries.pack_header(kind, position, payload, synced=position, unit=entries.NO_UNIT)
+            + payload
+        )
 
 
 @dataclass(slots=True)
@@ -104,7 +77,7 @@ class LogRepair:
     """What a repair of a log would do."""
 
     rewrites: list[Rewrite]
-    losses: list[Loss]
+    losses: list[entries.Loss]
     #: Where the log is cut, when what is behind is the rest of an unfinished write.
     cut: int | None
 
@@ -150,14 +123,14 @@ def _state(survey: Survey, hole: Hole) -> Fence | None:
     if not begin or hole.stretch.position != begin:
         return None
     state, room = survey.ledger.state_at_begin(), hole.stretch.size
-    size = HEADER_SIZE + (len(encode_state(state)) if state is not None else room)
+    size = entries.HEADER_SIZE + (len(entries.encode_state(state)) if state is not None else room)
     if state is None or size > room:
         raise CorruptLogError(
             f"{survey.files[0].path}: the log begins here, and how its queues stood there is lost",
             hint="nothing was changed; put the file back from a copy of this folder",
         )
     # What is too short for a fence behind it becomes a part of the entry.
-    size = room if room - size < HEADER_SIZE else size
+    size = room if room - size < entries.HEADER_SIZE else size
     return Fence(begin, size, state=state)
 
 
@@ -177,10 +150,10 @@ def _fences(hole: Hole, state: Fence | None) -> Iterator[Fence]:
         yield state
         position += state.size
     left = hole.stretch.end - position
-    sizes = fence_sizes(left) if left else []
+    sizes = entries.fence_sizes(left) if left else []
     for number, size in enumerate(sizes):
-        held: list[Loss] = []
-        while waiting and room_for([*held, waiting[0]]) <= size - HEADER_SIZE:
+        held: list[entries.Loss] = []
+        while waiting and entries.room_for([*held, waiting[0]]) <= size - entries.HEADER_SIZE:
             held.append(waiting.pop(0))
         if waiting and number == len(sizes) - 1:
             raise CorruptLogError(
@@ -331,14 +304,14 @@ class QueueRepair:
             return False
 
     @property
-    def losses(self) -> list[Loss]:
+    def losses(self) -> list[entries.Loss]:
         """The lost offsets, neighbours together."""
-        losses: list[Loss] = []
+        losses: list[entries.Loss] = []
         for offset in self.lost:
             if losses and losses[-1].end == offset:
-                losses[-1] = Loss(*self.key, losses[-1].first, offset + 1)
+                losses[-1] = entries.Loss(*self.key, losses[-1].first, offset + 1)
             else:
-                losses.append(Loss(*self.key, offset, offset + 1))
+                losses.append(entries.Loss(*self.key, offset, offset + 1))
         return losses
 
 
@@ -355,7 +328,7 @@ def _steady_damage(folder: Path, ops: FileOps) -> list[Damage]:
     for _ in range(_ATTEMPTS):
         before = _manifest_bytes(folder, ops)
         try:
-            damage = inspect_folder(folder, ops)
+            damage = recovery.inspect_folder(folder, ops)
         except FileNotFoundError:
             continue
         if not damage or _manifest_bytes(folder, ops) == before:
@@ -426,7 +399,7 @@ def repair_queue(
     if error is not None:
         raise error
     old = [meta for meta in manifest.files if meta not in files]
-    remove_files([path for meta in old for path in paths_of(folder, meta)], ops)
+    recovery.remove_files([path for meta in old for path in recovery.paths_of(folder, meta)], ops)
 
 
 @dataclass(slots=True)
@@ -448,9 +421,9 @@ class _Rebuilding:
     def remade(self, meta: FileMeta) -> FileMeta:
         """Write the intact records of a file to a new one, with those that can be restored."""
         self.generation += 1
-        fresh = FileMeta(make_name(meta.first, self.generation))
+        fresh = FileMeta(data_file.make_name(meta.first, self.generation))
         folder = self.queue.folder
-        writer = DataWriter(folder, fresh, self.digest.mark, self.ops, is_new=False)
+        writer = data_file.DataWriter(folder, fresh, self.digest.mark, self.ops, is_new=False)
         try:
             for payload in self._payloads(meta):
                 rows = describe(Records(payload, record_starts(payload)), self.digest)
@@ -464,17 +437,17 @@ class _Rebuilding:
         self, files: tuple[FileMeta, ...], manifest: Manifest
     ) -> tuple[tuple[FileMeta, ...], Manifest]:
         """Make the damaged active file a closed one, and name a new one."""
-        path = data_path(self.queue.folder, manifest.active)
+        path = data_file.data_path(self.queue.folder, manifest.active)
         first = int(manifest.active.partition("-")[0])
         found = path.stat().st_size if path.exists() else 0
-        size = max(found, synced_size(self.queue.folder, manifest.active, self.ops))
+        size = max(found, recovery.synced_size(self.queue.folder, manifest.active, self.ops))
         whole = FileMeta(manifest.active, first=first, size=size)
         made = self.remade(whole)
         if made.count:
             files = (*files, made)
         self.generation += 1
         end = max([manifest.log_end, *(meta.last + 1 for meta in files)])
-        active = make_name(end, self.generation)
+        active = data_file.make_name(end, self.generation)
         return files, msgspec.structs.replace(manifest, active=active, log_end=end)
 
     def published(self, files: tuple[FileMeta, ...], manifest: Manifest) -> Manifest:
@@ -495,17 +468,17 @@ class _Rebuilding:
         )
 
     def _payloads(self, meta: FileMeta) -> Iterator[memoryview]:
-        path, end = data_path(self.queue.folder, meta.name), 0
+        path, end = data_file.data_path(self.queue.folder, meta.name), 0
         size = min(path.stat().st_size, meta.size) if path.exists() else 0
         while end < meta.size:
             if end < size:
-                for stretch in stretches(path, end, size, self.ops):
+                for stretch in recovery.stretches(path, end, size, self.ops):
                     for entry in stretch.entries:
                         yield stretch.payload(entry)
                     end = stretch.end
             if end < meta.size:
                 begin = end
-                found = next_intact(path, end + 1, size, self.ops) if end < size else None
+                found = recovery.next_intact(path, end + 1, size, self.ops) if end < size else None
                 end = meta.size if found is None else found
                 yield from self._restored(meta, begin, end)
 
@@ -521,10 +494,12 @@ class _Rebuilding:
             elif 0 <= offset - meta.first <= max(meta.last - meta.first, end - begin):
                 self.queue.lost.append(offset)
 
-    def _index(self, meta: FileMeta) -> IndexRows:
+    def _index(self, meta: FileMeta) -> data_file.IndexRows:
         """Read index rows that may be damaged, too: what they lead to is checked."""
         try:
-            content = self.ops.read_bytes(index_path(self.queue.folder, meta))[ROW_HEADER_SIZE:]
+            content = self.ops.read_bytes(data_file.index_path(self.queue.folder, meta))[
+                data_file.ROW_HEADER_SIZE :
+            ]
         except OSError:
             content = b""
-        return np.frombuffer(content, INDEX, len(content) // INDEX.itemsize)
+        return np.frombuffer(content, data_file.INDEX, len(content) // data_file.INDEX.itemsize)

@@ -21,24 +21,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import NotFoundError, ProtocolError
-from headrace.protocol.columns import decode_columns, property_column
+from headrace.protocol.columns import MessageColumns, decode_columns, property_column
 from headrace.protocol.layout import locate, record_starts, slices, store_time_of
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.properties import KEYS, UNIQ_KEY
-from headrace.store.entries import EntryKind, parse_header
-from headrace.store.fileops import FileOps, read_all, replace_file
-from headrace.store.log import GoneError
+from headrace.store.entries import EntryKind, QueueKey, parse_header
+from headrace.store.fileops import Buffer, FileOps, read_all, replace_file
+from headrace.store.log import CommitLog, GoneError, Segment
 
 if TYPE_CHECKING:
-    from headrace.protocol.columns import MessageColumns
     from headrace.store.catalog import QueueCatalog
-    from headrace.store.entries import QueueKey
-    from headrace.store.fileops import Buffer
-    from headrace.store.log import CommitLog, Segment
     from headrace.store.reading import Reader
 
-
-# From a stretch of the log to its keys: one hash and one position for each word of a record.
 
 # Hashes of many words at once, 64 bits each: what the index of keys is sorted by.
 #

@@ -4,7 +4,5 @@ The rules are state machines without I/O (:mod:`~headrace.store.replication.foll
 :mod:`~headrace.store.replication.copyist`); the broker carries the bytes.
 """
 
-from __future__ import annotations
-
 # Nothing is imported here: the store itself needs single modules of this package.
 __all__: list[str] = []

@@ -23,8 +23,8 @@ from headrace.protocol.layout import queue_of, queue_offset_of, record_starts
 from headrace.protocol.records import Records
 from headrace.store.entries import HEADER_SIZE, Entry, EntryKind, is_intact, parse_header
 from headrace.store.fileops import FileOps, replace_file
-from headrace.store.index import WriteGroup
-from headrace.store.log import GoneError
+from headrace.store.index import IndexView, WriteGroup
+from headrace.store.log import CommitLog, GoneError
 from headrace.store.recovery import Replay
 from headrace.store.replication.following import Copied, Epoch, EpochTable, LogHead
 from headrace.store.requests import AloneRequest
@@ -32,8 +32,6 @@ from headrace.store.requests import AloneRequest
 if TYPE_CHECKING:
     from headrace.store.catalog import LogKey, QueueCatalog, QueueLogs
     from headrace.store.compaction import QueueLog
-    from headrace.store.index import IndexView
-    from headrace.store.log import CommitLog
     from headrace.store.maintenance import Upkeep
     from headrace.store.writer import Writer
 

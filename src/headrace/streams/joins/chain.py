@@ -10,30 +10,17 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
 
-from headrace import serdes
+from headrace import serdes, topology
 from headrace.errors import TopologyError
 from headrace.serdes.inference import hint_name, result_hint
 from headrace.streams.flow import accepts, check_function, no_method
-from headrace.topology import (
-    ALONE,
-    IntervalJoin,
-    Joined,
-    KeyBy,
-    LatestJoin,
-    SessionJoin,
-    SidesJoin,
-    WindowJoin,
-)
-from headrace.topology.callers import caller
-from headrace.topology.windows import SessionWindows, TimeWindows
+from headrace.topology.callers import Caller, caller
+from headrace.topology.windows import SessionWindows, TimeWindows, Windows
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.streams.flow import Flow, NextOperator, ValueOptions
     from headrace.streams.joins.results import JoinedStream
-    from headrace.topology import ErrorPolicy, JoinKind, Origin
-    from headrace.topology.callers import Caller
-    from headrace.topology.windows import Windows
 
 
 #: Why values of both sides need a serde.
@@ -43,7 +30,7 @@ KEPT = "keeps them in its state"
 # What joins ask of their sides: keys that can be equal, and a function that takes both.
 
 
-def check_joiner(label: str, joiner: object, origin: Origin) -> bool:
+def check_joiner(label: str, joiner: object, origin: topology.Origin) -> bool:
     """Refuse what cannot be called with both sides; tell whether it takes the key too."""
     if callable(joiner) and accepts(joiner, 3) and not accepts(joiner, 2):
         check_function(label, joiner, ("key", "left", "right"), origin)
@@ -56,7 +43,7 @@ def keyed_side(
     flow: Flow,
     selector: Callable[[Any], Any] | None,
     made_by: Caller,
-    on_error: ErrorPolicy = "fail",
+    on_error: topology.ErrorPolicy = "fail",
 ) -> Flow:
     """Return the place behind the operator that sets the side's key.
 
@@ -69,7 +56,7 @@ def keyed_side(
     check_function("join", selector, ("value",), made_by.origin)
     for known in flow.builder.operators:
         if (
-            isinstance(known, KeyBy)
+            isinstance(known, topology.KeyBy)
             and known.parents == (flow.operator,)
             and not (known.output or known.takes_key)
             and known.on_error == on_error
@@ -80,10 +67,10 @@ def keyed_side(
     step = flow.begin("key_by", None, made_by, on_error=on_error)
     key = _known_key(flow, step.name, selector, made_by)
     key.check_key(step.name)
-    return step.add(KeyBy(**step.fields, selector=selector, key_serde=serdes.key), key=key)
+    return step.add(topology.KeyBy(**step.fields, selector=selector, key_serde=serdes.key), key=key)
 
 
-def check_keyed(flow: Flow, what: str, origin: Origin) -> None:
+def check_keyed(flow: Flow, what: str, origin: topology.Origin) -> None:
     """Refuse records of which it is known that they have no keys.
 
     Raises
@@ -99,7 +86,7 @@ def check_keyed(flow: Flow, what: str, origin: Origin) -> None:
         )
 
 
-def check_stream(what: str, given: object, origin: Origin, *kinds: type) -> None:
+def check_stream(what: str, given: object, origin: topology.Origin, *kinds: type) -> None:
     """Refuse what is no stream, or of none of these other kinds.
 
     Raises
@@ -124,7 +111,7 @@ def _known_key(flow: Flow, name: str, selector: Callable[[Any], Any], made_by: C
     return replace(flow.key, hint=hint, serde=None, operator=name, origin=made_by.origin)
 
 
-def check_key_types(left: Flow, right: Flow, origin: Origin) -> None:
+def check_key_types(left: Flow, right: Flow, origin: topology.Origin) -> None:
     """Refuse sides whose keys can never be equal.
 
     Raises
@@ -141,7 +128,7 @@ def check_key_types(left: Flow, right: Flow, origin: Origin) -> None:
         )
 
 
-def check_one_builder(left: Flow, right: Flow, origin: Origin) -> None:
+def check_one_builder(left: Flow, right: Flow, origin: topology.Origin) -> None:
     """Refuse sides that no job could have together.
 
     Raises
@@ -247,7 +234,7 @@ Out = TypeVar("Out")
 class _Span:
     """Which records meet: a kind of operator and its bounds."""
 
-    operator: type[SidesJoin] = LatestJoin
+    operator: type[topology.SidesJoin] = topology.LatestJoin
     bounds: tuple[tuple[str, Any], ...] = ()
 
 
@@ -265,10 +252,10 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         Which records are given alone: none (inner), left ones, or both sides' (outer).
     """
 
-    def __init__(self, left: Flow, right: Flow, kind: JoinKind) -> None:
+    def __init__(self, left: Flow, right: Flow, kind: topology.JoinKind) -> None:
         self._left = left
         self._right = right
-        self._kind: JoinKind = kind
+        self._kind: topology.JoinKind = kind
         self._left_key: Callable[[Any], Any] | None = None
         self._right_key: Callable[[Any], Any] | None = None
         self._span = _Span()
@@ -333,7 +320,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
                 " sum",
             )
         made: StreamJoin[K, V, V2, L, R] = self._copy()
-        made._span = _Span(IntervalJoin, (("before", early), ("after", late)))
+        made._span = _Span(topology.IntervalJoin, (("before", early), ("after", late)))
         return made
 
     def window(self, windows: Windows) -> StreamJoin[K, V, V2, L, R]:
@@ -350,9 +337,9 @@ class StreamJoin(Generic[K, V, V2, L, R]):
             The windows are of another kind.
         """
         if isinstance(windows, TimeWindows):
-            span = _Span(WindowJoin, (("windows", windows),))
+            span = _Span(topology.WindowJoin, (("windows", windows),))
         elif isinstance(windows, SessionWindows):
-            span = _Span(SessionJoin, (("gap", windows.gap),))
+            span = _Span(topology.SessionJoin, (("gap", windows.gap),))
         else:
             raise TopologyError(
                 f"window at {caller().origin}: a join has no windows of the kind '{windows}'",
@@ -388,7 +375,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         *,
         name: str | None = None,
         serde: Serde[Out] | None = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> JoinedStream[K, Out]:
         """Make the join.
 
@@ -435,7 +422,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         meetings = replace(place, operator=kept)
         step = meetings.begin("joined", None if name is None else f"{name}-joined", made_by)
         known = step.known(result_hint(joiner, made_by.names), serde)
-        operator = Joined(
+        operator = topology.Joined(
             **{**step.fields, "on_error": on_error},
             kind=self._kind,
             function=joiner,
@@ -467,7 +454,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
     def _copy(self) -> StreamJoin[Any, V, V2, L, R]:
         return copy(self)
 
-    def _keyed_sides(self, on_error: ErrorPolicy) -> tuple[Flow, Flow]:
+    def _keyed_sides(self, on_error: topology.ErrorPolicy) -> tuple[Flow, Flow]:
         made_by = caller()
         check_one_builder(self._left, self._right, made_by.origin)
         if (self._left_key is None) != (self._right_key is None):
@@ -486,26 +473,26 @@ class StreamJoin(Generic[K, V, V2, L, R]):
     def _kept(self, step: NextOperator, left: Flow, right: Flow) -> str:
         """Add the operator that keeps both sides, or find one that does so already."""
         bounds: dict[str, Any] = dict(self._span.bounds)
-        if self._span.operator is not LatestJoin:
+        if self._span.operator is not topology.LatestJoin:
             bounds["grace"] = self._grace
         wanted = self._span.operator(
             **{**step.fields, "parents": (left.operator, right.operator)},
             key_serde=serdes.key,
             left_serde=left.value.needed_serde(step.name, KEPT),
             right_serde=right.value.needed_serde(step.name, KEPT),
-            alone=ALONE[self._kind],
+            alone=topology.ALONE[self._kind],
             **bounds,
         )
         builder = step.flow.builder
         for known in builder.operators:
-            if isinstance(known, SidesJoin) and _like(known, wanted) == wanted:
+            if isinstance(known, topology.SidesJoin) and _like(known, wanted) == wanted:
                 builder.replace(replace(known, alone=known.alone | wanted.alone))
                 return known.name
         builder.add(wanted)
         return step.name
 
 
-def _like(known: SidesJoin, wanted: SidesJoin) -> SidesJoin:
+def _like(known: topology.SidesJoin, wanted: topology.SidesJoin) -> topology.SidesJoin:
     return replace(known, name=wanted.name, alone=wanted.alone)
 
 

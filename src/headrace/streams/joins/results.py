@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import TopologyError
-from headrace.streams.flow import Known
+from headrace.streams.flow import Flow, Known
 from headrace.streams.keyed import KeyedStream
 from headrace.topology import TimedJoin, ToStream
 
 if TYPE_CHECKING:
-    from headrace.streams.flow import Flow
     from headrace.streams.stream import Stream
 
 

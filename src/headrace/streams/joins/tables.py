@@ -7,9 +7,9 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpack, overload
 
-from headrace import serdes
+from headrace import serdes, topology
 from headrace.errors import TopologyError
-from headrace.serdes import nullable
+from headrace.serdes import Serde, nullable
 from headrace.serdes.inference import result_hint
 from headrace.spelling import did_you_mean
 from headrace.streams.flow import (
@@ -18,33 +18,12 @@ from headrace.streams.flow import (
     check_record_function,
     no_method,
 )
-from headrace.streams.joins.chain import (
-    KEPT,
-    StreamJoin,
-    check_joiner,
-    check_key_types,
-    check_keyed,
-    check_one_builder,
-    check_stream,
-    keyed_side,
-    may_be_equal,
-)
-from headrace.topology import (
-    ForeignKeyJoin,
-    ForeignKeyRequests,
-    GlobalTableJoin,
-    KeepTable,
-    StreamTableJoin,
-    TableJoin,
-)
-from headrace.topology.callers import caller
+from headrace.streams.joins import chain
+from headrace.topology.callers import Caller, caller
 
 if TYPE_CHECKING:
-    from headrace.serdes import Serde
     from headrace.streams.flow import Flow, Known, ValueOptions
     from headrace.streams.keyed import KeyedStream
-    from headrace.topology import ErrorPolicy, JoinKind, LookupKind
-    from headrace.topology.callers import Caller
 
 
 K = TypeVar("K")
@@ -59,11 +38,11 @@ _OPTIONS = ("left_key", "right_key", *TimeOptions.__annotations__)
 
 def join(
     flow: Flow,
-    kind: JoinKind,
+    kind: topology.JoinKind,
     right: Any,
     joiner: Callable[..., Any] | None,
     given: Mapping[str, Any],
-) -> StreamJoin[Any, Any, Any, Any, Any] | TableLookup[Any, Any, Any] | KeyedStream[Any, Any]:
+) -> chain.StreamJoin[Any, Any, Any, Any, Any] | TableLookup[Any, Any, Any] | KeyedStream[Any, Any]:
     """Begin a join of a stream with what stands on the right, and make it where all is said.
 
     Raises
@@ -83,18 +62,18 @@ def join(
     if isinstance(right, Table | GlobalTable):
         _check_lookup(kind, options)
         everywhere = isinstance(right, GlobalTable)
-        side: LookupKind = "left" if kind == "left" else "inner"
-        made: StreamJoin[Any, Any, Any, Any, Any] | TableLookup[Any, Any, Any]
+        side: topology.LookupKind = "left" if kind == "left" else "inner"
+        made: chain.StreamJoin[Any, Any, Any, Any, Any] | TableLookup[Any, Any, Any]
         made = TableLookup(flow, right._flow, side, everywhere=everywhere)  # noqa: SLF001 - a side of the same join
         if options.get("left_key") is not None:
             made = made.left_key(options["left_key"])
     else:
-        check_stream("the join", right, caller().origin, Table, GlobalTable)
-        made = StreamJoin(flow, right._flow, kind).described(**options)  # noqa: SLF001 - the same
+        chain.check_stream("the join", right, caller().origin, Table, GlobalTable)
+        made = chain.StreamJoin(flow, right._flow, kind).described(**options)  # noqa: SLF001 - the same
     return made if joiner is None else made.apply(joiner, **final)
 
 
-def _check_lookup(kind: JoinKind, options: dict[str, Any]) -> None:
+def _check_lookup(kind: topology.JoinKind, options: dict[str, Any]) -> None:
     if kind == "outer":
         raise TopologyError(
             f"outer_join at {caller().origin} cannot take a table: rows come without a record",
@@ -126,10 +105,12 @@ class TableLookup(Generic[K, V, R]):
         What becomes of a record without a row: ``"inner"`` drops it, ``"left"`` gives it alone.
     """
 
-    def __init__(self, stream: Flow, table: Flow, kind: LookupKind, *, everywhere: bool) -> None:
+    def __init__(
+        self, stream: Flow, table: Flow, kind: topology.LookupKind, *, everywhere: bool
+    ) -> None:
         self._stream = stream
         self._table = table
-        self._kind: LookupKind = kind
+        self._kind: topology.LookupKind = kind
         self._everywhere = everywhere
         self._left_key: Callable[..., Any] | None = None
 
@@ -174,7 +155,7 @@ class TableLookup(Generic[K, V, R]):
         *,
         name: str | None = None,
         serde: Any = None,
-        on_error: ErrorPolicy = "fail",
+        on_error: topology.ErrorPolicy = "fail",
     ) -> KeyedStream[K, Any]:
         """Make the join.
 
@@ -212,12 +193,12 @@ class TableLookup(Generic[K, V, R]):
         from headrace.streams.keyed import KeyedStream
 
         made_by = caller()
-        takes_key = check_joiner("join", joiner, made_by.origin)
+        takes_key = chain.check_joiner("join", joiner, made_by.origin)
         table = nullable_flow(self._table)
-        check_one_builder(self._stream, table, made_by.origin)
+        chain.check_one_builder(self._stream, table, made_by.origin)
         stream = self._stream
         if not self._everywhere:
-            stream = keyed_side(stream, self._left_key, made_by, on_error)
+            stream = chain.keyed_side(stream, self._left_key, made_by, on_error)
         place = replace(stream, place=f"{stream.place}-{table.place}")
         step = place.begin("join", name, made_by)
         fields: dict[str, Any] = {
@@ -225,7 +206,7 @@ class TableLookup(Generic[K, V, R]):
             "parents": (stream.operator, table.operator),
             "key_serde": serdes.key,
             "left_serde": stream.value.needed_serde(step.name, _WHY),
-            "right_serde": table.value.needed_serde(step.name, KEPT),
+            "right_serde": table.value.needed_serde(step.name, chain.KEPT),
             "function": joiner,
             "takes_key": takes_key,
             "kind": self._kind,
@@ -233,10 +214,12 @@ class TableLookup(Generic[K, V, R]):
         }
         known = step.known(result_hint(joiner, made_by.names), serde)
         if self._everywhere:
-            operator: Any = GlobalTableJoin(**fields, **self._lookup(stream, table, made_by))
+            operator: Any = topology.GlobalTableJoin(
+                **fields, **self._lookup(stream, table, made_by)
+            )
         else:
-            check_key_types(stream, table, made_by.origin)
-            operator = StreamTableJoin(**fields)
+            chain.check_key_types(stream, table, made_by.origin)
+            operator = topology.StreamTableJoin(**fields)
         return KeyedStream(step.add(operator, value=known))
 
     def _lookup(self, stream: Flow, table: Flow, made_by: Caller) -> dict[str, Any]:
@@ -246,9 +229,9 @@ class TableLookup(Generic[K, V, R]):
             selector = self._left_key
             by_key = check_record_function("left_key", selector, made_by.origin)
             hint = result_hint(selector, made_by.names)
-        if not may_be_equal(hint, table.key.hint):
+        if not chain.may_be_equal(hint, table.key.hint):
             looked_up = replace(stream, key=replace(stream.key, hint=hint))
-            check_key_types(looked_up, table, made_by.origin)
+            chain.check_key_types(looked_up, table, made_by.origin)
         return {"selector": selector, "selects_by_key": by_key}
 
 
@@ -262,13 +245,13 @@ def _own_key(key: Any, value: Any) -> Any:
 
 def joined(
     left: Flow,
-    kind: JoinKind,
+    kind: topology.JoinKind,
     right: Any,
     joiner: Callable[..., Any],
     foreign_key: Callable[[Any], Any] | None,
     name: str | None,
     serde: Serde[Any] | None,
-    on_error: ErrorPolicy,
+    on_error: topology.ErrorPolicy,
 ) -> Flow:
     """Join two tables.
 
@@ -286,22 +269,22 @@ def joined(
             hint="the last value of each key of a stream is stream.to_table()",
         )
     left_side, right_side = nullable_flow(left), nullable_flow(right._flow)  # noqa: SLF001 - a side of the same join
-    check_one_builder(left_side, right_side, made_by.origin)
-    takes_key = check_joiner("join", joiner, made_by.origin)
+    chain.check_one_builder(left_side, right_side, made_by.origin)
+    takes_key = chain.check_joiner("join", joiner, made_by.origin)
     place = replace(left_side, place=f"{left_side.place}-{right_side.place}")
     if foreign_key is not None:
         assert kind != "outer"
         return _joined_by_foreign_key(
             kind, place, right_side, (joiner, takes_key), foreign_key, name, serde, on_error
         )
-    check_key_types(left_side, right_side, made_by.origin)
+    chain.check_key_types(left_side, right_side, made_by.origin)
     step = place.begin("join", name, made_by, on_error=on_error)
     known = nullable_known(step.known(result_hint(joiner, made_by.names), serde))
-    operator = TableJoin(
+    operator = topology.TableJoin(
         **{**step.fields, "parents": (left_side.operator, right_side.operator)},
         key_serde=serdes.key,
-        left_serde=left_side.value.needed_serde(step.name, KEPT),
-        right_serde=right_side.value.needed_serde(step.name, KEPT),
+        left_serde=left_side.value.needed_serde(step.name, chain.KEPT),
+        right_serde=right_side.value.needed_serde(step.name, chain.KEPT),
         function=joiner,
         takes_key=takes_key,
         kind=kind,
@@ -317,30 +300,30 @@ def _joined_by_foreign_key(
     foreign_key: Callable[[Any], Any],
     name: str | None,
     serde: Serde[Any] | None,
-    on_error: ErrorPolicy,
+    on_error: topology.ErrorPolicy,
 ) -> Flow:
     # Requests go to the key that each row refers to; what is joined there goes back to a table.
     made_by = caller()
     check_function("join", foreign_key, ("value",), made_by.origin)
     step = left.begin("foreign_key", name and f"{name}-requests", made_by, on_error=on_error)
-    rows = left.value.needed_serde(step.name, KEPT)
+    rows = left.value.needed_serde(step.name, chain.KEPT)
     refers = step.known(result_hint(foreign_key, made_by.names))
     refers.check_key(step.name)
     requests = step.add(
-        ForeignKeyRequests(
+        topology.ForeignKeyRequests(
             **step.fields, key_serde=serdes.key, value_serde=rows, selector=foreign_key
         ),
         key=refers,
     )
-    check_key_types(requests, right, made_by.origin)
+    chain.check_key_types(requests, right, made_by.origin)
     step = requests.begin("join", name and f"{name}-rows", made_by, on_error=on_error)
     known = nullable_known(step.known(result_hint(joiner[0], made_by.names), serde))
     joined = step.add(
-        ForeignKeyJoin(
+        topology.ForeignKeyJoin(
             **{**step.fields, "parents": (requests.operator, right.operator)},
             key_serde=serdes.key,
             left_serde=serdes.plain,
-            right_serde=right.value.needed_serde(step.name, KEPT),
+            right_serde=right.value.needed_serde(step.name, chain.KEPT),
             row_serde=rows,
             function=joiner[0],
             takes_key=joiner[1],
@@ -360,11 +343,11 @@ def kept(flow: Flow, name: str | None) -> Flow:
     flow = nullable_flow(flow)
     step = flow.begin("table", name)
     flow.key.check_key(step.name)
-    check_keyed(flow, "to_table", step.caller.origin)
-    operator = KeepTable(
+    chain.check_keyed(flow, "to_table", step.caller.origin)
+    operator = topology.KeepTable(
         **step.fields,
         key_serde=serdes.key,
-        value_serde=flow.value.needed_serde(step.name, KEPT),
+        value_serde=flow.value.needed_serde(step.name, chain.KEPT),
     )
     return step.add(operator)
 

@@ -210,8 +210,8 @@ class CommitTopic:
 
     def _is_writable(self, queue: MessageQueue) -> bool:
         """Tell whether a master answers: a follower that stands in for one may lag behind it."""
-        writable = self._client.route(self._topic, refresh=True).writable_queues(self._topic)
-        return (queue.broker, queue.queue_id) in {(q.broker_name, q.queue_id) for q in writable}
+        route = self._client.route(self._topic, refresh=True)
+        return queue in route.writable_queues(self._topic)
 
     def _feed(self, queue: MessageQueue, first: int, end: int) -> None:
         found, known = self._unread(queue, first, end)

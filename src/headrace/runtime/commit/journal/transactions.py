@@ -162,7 +162,7 @@ def _of_masters(
     short = {name for name, end in latest.items() if end < offsets.get(name, 0)}
     topics = {MessageQueue.parse(name).topic for name in short}
     writable = {
-        MessageQueue(topic, queue.broker_name, queue.queue_id).name
+        queue.name
         for topic in topics
         for queue in client.route(topic, refresh=True).writable_queues(topic)
     }
