@@ -10,10 +10,10 @@ from tests.house.passage import modules_of_a_count
 #: The most that there may be of each; a change that needs more says why where it raises it.
 MOST = {
     "modules": 500,
-    "lines": 141_500,
-    "imports, % of the code": 8.5,
-    "class names used twice": 15,
-    "functions above 60 lines": 11,
+    "lines": 139_500,
+    "imports, % of the code": 8.1,
+    "class names used twice": 12,
+    "functions above 60 lines": 9,
     "docstrings that open with Give": 0,
 }
 
