@@ -159,7 +159,7 @@ class Driver:
 Entry = tuple[str, CommitRecord | None]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_compaction_changes_nothing(data: st.DataObject) -> None:
     """Records come late, and again under other keys; any beginning is compacted by key.

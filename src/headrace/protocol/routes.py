@@ -384,7 +384,7 @@ def loads(body: bytes | bytearray | memoryview | str, kind: type[T] | None = Non
 
     Examples
     --------
-    >>> loads(b'{"queueId":4,"topic":"T",}', MessageQueue).queue_id
+    >>> loads(b'{"queueId":4,"topic":"T","brokerName":"b",}', MessageQueue).queue_id
     4
     """
     value = parse(body)

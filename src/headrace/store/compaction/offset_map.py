@@ -136,7 +136,7 @@ class OffsetMap:
 
     Examples
     --------
-    >>> from headrace.store.compaction.offset_map import KEY
+    >>> from headrace.store.compaction.data_file import KEY
     >>> rows = np.array([(1, 1, 10), (2, 2, 11), (1, 1, 12)], KEY)
     >>> offsets = OffsetMap(100)
     >>> offsets.add(rows), len(offsets), offsets.latest(rows).tolist()
@@ -288,7 +288,7 @@ class DistinctKeys:
 
     Examples
     --------
-    >>> from headrace.store.compaction.offset_map import KEY
+    >>> from headrace.store.compaction.data_file import KEY
     >>> rows = np.zeros(3, KEY)
     >>> rows["high"] = 5, 6, 5
     >>> DistinctKeys.of([rows], 3)
