@@ -31,7 +31,6 @@ NEWER, FAR = f"{_MAJOR}.{_MINOR}.{_PATCH + 1}", f"{_MAJOR}.{_MINOR + 1}.0"
 #: round.
 DIFFERENCES = [
     ("settings.py", r"    batch_interval: timedelta = setting\(\n(?:.*\n)*?    \)\n", ""),
-    ("cli/_run.py", r".*_option\(.batch_interval.\).*\n", ""),
     ("spark/driver.py", r"settings\.batch_interval", "type(settings.batch_timeout)(0)"),
     ("runtime/planning.py", r"(    number: int\n)((?:    #:.*\n)*    of: int\n)", r"\2\1"),
     ("runtime/planning.py", r"Split\(number, count, ", "Split(count, number, "),
