@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -24,6 +24,7 @@ from headrace.broker import BrokerServer, BrokerSettings
 from headrace.broker.core import Core
 from headrace.broker.waiting import Queue
 from headrace.errors import (
+    CannotStartError,
     BrokerStorageError,
     FencedError,
     HeadraceError,
@@ -306,22 +307,29 @@ class Drivers:
             job.await_termination()
         except FencedError as error:
             world.tell(f"{process.name} ends: {error.message[:90]}")
-        except PartitionCountError as error:
-            world.tell(f"{process.name} ends: {error.message[:90]}")
-            # As its hint says.
-            partitions = int(error.message.split(" partitions")[0].split()[-1])
-            self.settings = replace(self.settings, partitions=partitions)
         except HeadraceError as error:
             world.tell(f"{process.name} ends: {error!r}")
-            if not error.retriable and not self.forgives(error):
-                self.failure = ViolationError(
-                    f"{process.name} ends: {type(error).__name__}: {error.message}"
-                )
+            parts = error.parts if isinstance(error, CannotStartError) else (error,)
+            for part in parts:
+                if isinstance(part, PartitionCountError):
+                    # As its hint says; what else there is will be told again.
+                    partitions = int(part.message.split(" partitions")[0].split()[-1])
+                    self.settings = replace(self.settings, partitions=partitions)
+                    break
+            else:
+                self._judge(process, parts)
         finally:
             process.kill()
             # Files that generators have open are closed here, and not at some later time.
             with suppress(BaseException):
                 job._opened.close()
+
+    def _judge(self, process: Process, parts: Iterable[HeadraceError]) -> None:
+        for part in parts:
+            if not part.retriable and not self.forgives(part):
+                self.failure = ViolationError(
+                    f"{process.name} ends: {type(part).__name__}: {part.message}"
+                )
 
     @contextmanager
     def applied(self) -> Iterator[None]:
