@@ -24,8 +24,8 @@ from headrace.broker import BrokerServer, BrokerSettings
 from headrace.broker.core import Core
 from headrace.broker.waiting import Queue
 from headrace.errors import (
-    CannotStartError,
     BrokerStorageError,
+    CannotStartError,
     FencedError,
     HeadraceError,
     PartitionCountError,
