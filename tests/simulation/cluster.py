@@ -317,7 +317,7 @@ class Drivers:
                     self.settings = replace(self.settings, partitions=partitions)
                     break
             else:
-                self._judge(process, parts)
+                self._judge(process, (error,))
         finally:
             process.kill()
             # Files that generators have open are closed here, and not at some later time.
