@@ -50,6 +50,7 @@ from headrace.connect.log.topic import TopicLog
 from headrace.connect.plugins import Connector
 from headrace.connect.running import joined_cluster, running_worker
 from headrace.errors import ConnectError, StoreFailedError
+from headrace.leases import boot_time
 from headrace.runtime.commit.drivers import Lease
 from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
 from headrace.store import MessageStore
@@ -277,7 +278,7 @@ def lease(_folder: Path, _address: str) -> None:
     lease.keep()
     soon(lambda: bool(told))
     driver = DriverLease(_Broken(), "job", "me", LeaseTimes())
-    driver._term.renew(silent=-1000)
+    driver._term.renew(asked=boot_time() + 1000)
     driver.keep()
     soon(lambda: not driver.held())
 

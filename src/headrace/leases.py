@@ -32,11 +32,11 @@ class LeaseTerm:
     --------
     >>> now = 105.0
     >>> term = LeaseTerm(8.0, clock=lambda: now)
-    >>> term.renew(silent=2.0)
+    >>> term.renew(asked=103.0)
     >>> term.silence, term.until
     (2.0, 111.0)
     >>> now = 112.0
-    >>> term.renew(silent=0.0)
+    >>> term.renew(asked=112.0)
     >>> term.until
     111.0
     """
@@ -59,8 +59,10 @@ class LeaseTerm:
         """Be held no more: the next answer begins it again."""
         self._asked = -math.inf
 
-    def renew(self, silent: float) -> None:
-        """Take note of an answer to what was asked so many seconds ago."""
-        asked = self.clock() - silent
+    def renew(self, asked: float) -> None:
+        """Take note of an answer to what was asked at that time.
+
+        A time and no age: a process that is stopped while it counts would take an age for less.
+        """
         if asked < self.until or self._asked == -math.inf:
             self._asked = max(self._asked, asked)

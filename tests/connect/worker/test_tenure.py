@@ -39,8 +39,8 @@ class FarLog(MemoryLog):
             await asyncio.sleep(0.01)
         return await super().append(record)
 
-    def silent_for(self) -> float:
-        return 0.0 if self.since is None else boot_time() - self.since
+    def heard_at(self) -> float:
+        return boot_time() if self.since is None else self.since
 
     def fall_silent(self) -> None:
         self.since = boot_time()

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.connect.log.records import CompactedRecord, Record
 from headrace.errors import CorruptLogError, MessageTooLargeError
+from headrace.leases import boot_time
 
 if TYPE_CHECKING:
     from headrace.connect.log.records import ClusterView
@@ -75,8 +76,8 @@ class Log(Protocol):
         """Replace all records by their sum; False, and nothing, if it lacks the newest ones."""
         ...
 
-    def silent_for(self) -> float:
-        """Return the seconds since the end was asked for of what has been read here whole."""
+    def heard_at(self) -> float:
+        """Return when the end was asked for of what has been read here whole, by the boot clock."""
         ...
 
     def statistics(self) -> LogStatistics:
@@ -197,9 +198,9 @@ class MemoryLog:
         self.replace(view.kept(), self._end)
         return True
 
-    def silent_for(self) -> float:
-        """Return 0: it is always there."""
-        return 0.0
+    def heard_at(self) -> float:
+        """Return the time now: it is always there."""
+        return boot_time()
 
     def statistics(self) -> LogStatistics:
         """Tell how much it holds."""

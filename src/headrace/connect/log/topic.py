@@ -176,9 +176,9 @@ class TopicLog:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
 
-    def silent_for(self) -> float:
-        """Return the seconds since the question was asked whose answer reached the end."""
-        return boot_time() - self._heard
+    def heard_at(self) -> float:
+        """Return when the question was asked whose answer reached the end, by the boot clock."""
+        return self._heard
 
     @property
     def failure(self) -> HeadraceError | None:

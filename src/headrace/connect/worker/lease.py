@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.leases import LeaseTerm
+from headrace.leases import LeaseTerm, boot_time
 
 if TYPE_CHECKING:
     from headrace.connect.log import Log
@@ -72,11 +72,11 @@ class WorkerLease(LeaseTerm):
     >>> now = 104.0
     >>> lease.standing().name
     'FENCED'
-    >>> lease.renew(silent=1.0)
+    >>> lease.renew(asked=103.0)
     >>> lease.standing().name, lease.until
     ('HELD', 111.0)
     >>> now = 112.0
-    >>> lease.renew(silent=0.0)
+    >>> lease.renew(asked=112.0)
     >>> lease.standing().name, lease.until
     ('OVER', 111.0)
     """
@@ -90,20 +90,20 @@ class WorkerLease(LeaseTerm):
         clock: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(delay * _SHARE, clock)
-        super().renew(silent=0.0)
+        super().renew(self.clock())
         self._worker, self._fence = worker, fence
         self._standing = WorkerRights.HELD
 
-    def renew(self, silent: float) -> None:
-        """Note that the log has been read to what was its end so many seconds ago."""
+    def renew(self, asked: float) -> None:
+        """Note that the log has been read to what was its end at that time."""
         if self.standing() is not WorkerRights.OVER:
-            super().renew(silent)
+            super().renew(asked)
 
-    def begin_again(self, silent: float) -> None:
+    def begin_again(self, asked: float) -> None:
         """Begin a new lease of the worker: nothing that it ran is left, and it has joined again."""
         logger.warning("worker %s has joined its cluster again", self._worker)
         self.end()
-        super().renew(silent)
+        super().renew(asked)
         self._standing = WorkerRights.HELD
 
     def standing(self) -> WorkerRights:
@@ -197,7 +197,7 @@ class Tenure:
     def standing(self) -> WorkerRights:
         """Tell what the worker may run now; renew its lease where that is right."""
         if self._counts():
-            self._lease.renew(self._log.silent_for())
+            self._lease.renew(self._log.heard_at())
         now = self._lease.standing()
         if now is not WorkerRights.OVER:
             self._launcher.live_until(self._lease.until)
@@ -209,13 +209,13 @@ class Tenure:
         A new lease begins only when the log no longer counts the worker as lost: else others might
         still settle what it begins to run.
         """
-        if self._log.silent_for() >= self._fence:
+        if boot_time() - self._log.heard_at() >= self._fence:
             return
         if not self._joined:
             await self._join()
         if self._joined and self._counts():
             self._joined = False
-            self._lease.begin_again(self._log.silent_for())
+            self._lease.begin_again(self._log.heard_at())
 
     async def _join(self) -> None:
         try:

@@ -143,7 +143,7 @@ class DriverLease(Lease):
         asked = boot_time()
         granted = super().acquire()
         if granted and self._is_kept_where_it_was():
-            self._term.renew(boot_time() - asked)
+            self._term.renew(asked)
         return granted
 
     def _is_kept_where_it_was(self) -> bool:
