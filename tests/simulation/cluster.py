@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -25,7 +25,6 @@ from headrace.broker.core import Core
 from headrace.broker.waiting import Queue
 from headrace.errors import (
     BrokerStorageError,
-    CannotStartError,
     FencedError,
     HeadraceError,
     PartitionCountError,
@@ -309,27 +308,22 @@ class Drivers:
             world.tell(f"{process.name} ends: {error.message[:90]}")
         except HeadraceError as error:
             world.tell(f"{process.name} ends: {error!r}")
-            parts = error.parts if isinstance(error, CannotStartError) else (error,)
-            for part in parts:
+            for part in error.parts or (error,):
                 if isinstance(part, PartitionCountError):
                     # As its hint says; what else there is will be told again.
                     partitions = int(part.message.split(" partitions")[0].split()[-1])
                     self.settings = replace(self.settings, partitions=partitions)
                     break
             else:
-                self._judge(process, (error,))
+                if not error.retriable and not self.forgives(error):
+                    self.failure = ViolationError(
+                        f"{process.name} ends: {type(error).__name__}: {error.message}"
+                    )
         finally:
             process.kill()
             # Files that generators have open are closed here, and not at some later time.
             with suppress(BaseException):
                 job._opened.close()
-
-    def _judge(self, process: Process, parts: Iterable[HeadraceError]) -> None:
-        for part in parts:
-            if not part.retriable and not self.forgives(part):
-                self.failure = ViolationError(
-                    f"{process.name} ends: {type(part).__name__}: {part.message}"
-                )
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ from headrace.runtime.commit.journal.publishing import Publisher
 from headrace.runtime.state import local
 from headrace.runtime.state.interface import ChangeSet
 from headrace.runtime.state.local import LocalCopies
-from headrace.spark import source, standby
+from headrace.spark import driver as coordinator, source, standby
 from headrace.store import MessageStore, QueueAppend, StageKey
 from headrace.store.fileops import read_all
 from headrace.store.log import CommitLog
@@ -243,6 +243,12 @@ MUTANTS = (
         "what was committed is learnt by reading it back",
         since=114,
         changes=((handlers, "_append", _read_back),),
+    ),
+    Mutant(
+        "a batch may mix attempts",
+        " lack",
+        since=4784,
+        changes=((coordinator, "_check_attempts", _nothing),),
     ),
     Mutant("what is left of a failed sync is believed", changes=((CommitLog, "settle", _believe),)),
     Mutant(
