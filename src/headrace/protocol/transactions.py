@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import struct
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 from zlib import crc32
 
@@ -197,8 +197,6 @@ _FEWER = (
 _ROOM = 64 * 1024
 #: Brokers number queues with 32 bits.
 _MOST_QUEUES = 1 << 31
-#: What a sender looks up for each record.
-_LOOKED_UP = ("driver", "lock_keeper", "published", "stands_on", "swept", "timestamp")
 #: Epochs that are remembered; a local copy that is older is read from its topic again.
 _LINEAGE = 64
 
@@ -398,14 +396,15 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Return the record that ends the epoch in order."""
         return replace(self, kind="close", timestamp=timestamp, **ends)
 
-    def repeats(self, stored: CommitRecord) -> bool:
-        """Tell whether this is a stored commit once more, but for what is looked up each time.
+    def repeats(self, stored: CommitRecord, looked_up: Collection[str] = ()) -> bool:
+        """Tell whether this is a stored commit once more.
 
-        All else must agree, or another plan of the same batch would take the success of the first
-        for its own.
+        Its sender may have looked at the clock again, and at what else ``looked_up`` names; all
+        else must agree, or another plan of the same batch would take the success of the first for
+        its own.
         """
-        looked_up = {name: getattr(stored, name) for name in _LOOKED_UP}
-        return replace(self, **looked_up) == stored
+        again = {name: getattr(stored, name) for name in ("timestamp", *looked_up)}
+        return replace(self, **again) == stored
 
     def begun_anew(self, offsets: dict[QueueName, int], due: int | None = None) -> CommitRecord:
         """Return the record with other offsets, and event time that begins anew.

@@ -59,6 +59,8 @@ logger = logging.getLogger(__name__)
 _POLL = 0.02
 #: A stock broker gives so many messages at once, and so many bytes of them.
 _SAMPLE, _SAMPLE_BYTES = 32, 256 << 10
+#: What a driver looks up for each record that it commits.
+_LOOKED_UP = ("driver", "lock_keeper", "published", "stands_on", "swept")
 #: Places that are looked at, of a range that is longer.
 _PLACES = 4
 
@@ -456,7 +458,7 @@ class JournalTransactions:
     def _commit(self, record: CommitRecord, previous: int) -> CommitAnswer:
         log = self._topic.refresh()
         self._check_epoch(log, record.epoch)
-        if log.record is not None and record.repeats(log.record):
+        if log.record is not None and record.repeats(log.record, _LOOKED_UP):
             return CommitAnswer(batch=log.batch, already=True, position=0)
         if log.batch != previous:
             raise PredecessorMismatchError(
