@@ -31,6 +31,9 @@ if typing.TYPE_CHECKING:
 PREFIX = "HEADRACE_"
 """How the environment variables of settings begin."""
 
+SHORTEST = timedelta(milliseconds=1)
+"""The least that a duration can be which must not be nothing."""
+
 #: How those of the broker and of Connect's workers begin, which no job reads.
 _PREFIXES = ("HEADRACE_BROKER_", "HEADRACE_CONNECT_")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from headrace._setting import (
+    SHORTEST,
     DeclaredSettings,
     describe_default,
     describe_kind,
@@ -55,12 +56,12 @@ class ConnectionSettings(DeclaredSettings):
     connect_timeout: timedelta = setting(
         timedelta(seconds=5),
         doc="How long an address that has never answered is tried before it counts as wrong.",
-        minimum=timedelta(milliseconds=1),
+        minimum=SHORTEST,
     )
     request_timeout: timedelta = setting(
         timedelta(seconds=10),
         doc="Longest wait for a broker's answer.",
-        minimum=timedelta(milliseconds=1),
+        minimum=SHORTEST,
     )
     retry_timeout: timedelta = setting(
         timedelta(seconds=60),

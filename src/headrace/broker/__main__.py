@@ -81,15 +81,13 @@ def _parser() -> ArgumentParser:
     add("--port", type=int, default=9876, help="Port to listen on (9876); 0 picks a free one.")
     add("--until-eof", action="store_true", help="Stop when the standard input ends.")
     for option in options_of(BrokerSettings):
+        more: dict[str, Any] = {"dest": option.name, "help": option.help.replace("%", "%%")}
         if option.kind is bool:
-            add(option.flag, dest=option.name, action=BooleanOptionalAction, help=option.help)
+            more["action"] = BooleanOptionalAction
         else:
-            action = "append" if option.kind == list[str] else "store"
-            more: dict[str, Any] = {
-                "metavar": option.metavar,
-                "help": option.help.replace("%", "%%"),
-            }
-            add(option.flag, dest=option.name, action=action, **more)
+            more["action"] = "append" if option.kind == list[str] else "store"
+            more["metavar"] = option.metavar
+        add(option.flag, **more)
     return parser
 
 

@@ -8,17 +8,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from headrace._setting import DeclaredSettings, setting
+from headrace._setting import SHORTEST, DeclaredSettings, setting
 from headrace.broker.replication.remote import PeerSecurity
 from headrace.store.settings import KeepingSettings
 
 _KIB = 1024
 _MIB = 1024 * 1024
-_SOON = timedelta(milliseconds=1)
 
 
 def _limit(default: int | timedelta, unit: str, doc: str) -> Any:
-    least = _SOON if isinstance(default, timedelta) else 1
+    least = SHORTEST if isinstance(default, timedelta) else 1
     return setting(default, doc=doc, unit=unit, minimum=least)
 
 
@@ -154,7 +153,7 @@ class BrokerSettings(KeepingSettings):
     register_interval: timedelta = setting(
         timedelta(seconds=30),
         doc="A broker registers with name servers so often, and with every change of its topics.",
-        minimum=_SOON,
+        minimum=SHORTEST,
     )
     broker_expiry: timedelta = setting(
         timedelta(seconds=120),
@@ -226,7 +225,7 @@ class BrokerSettings(KeepingSettings):
         timedelta(seconds=60), doc="A queue lock that is not renewed ends after so long."
     )
     save_interval: timedelta = setting(
-        timedelta(seconds=5), doc="Consumer offsets are written to disk so often.", minimum=_SOON
+        timedelta(seconds=5), doc="Consumer offsets are written to disk so often.", minimum=SHORTEST
     )
     limits: Limits = setting(
         make=Limits,
@@ -246,7 +245,7 @@ class BrokerSettings(KeepingSettings):
     follow_interval: timedelta = setting(
         timedelta(seconds=1),
         doc="A follower asks for changed topics, offsets and groups so often.",
-        minimum=_SOON,
+        minimum=SHORTEST,
     )
     min_replicas: int = setting(
         0,

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from headrace._setting import setting
+from headrace._setting import SHORTEST, setting
 from headrace.errors import SettingsError
 from headrace.protocol.frames import Credentials
 from headrace.settings import ConnectionSettings
 
 _MIB = 1024 * 1024
-_SOON = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +32,10 @@ class ClientSettings(ConnectionSettings):
     retry_backoff: timedelta = setting(
         timedelta(milliseconds=50),
         doc="First pause between two tries; it doubles, with jitter, up to retry_backoff_limit.",
-        minimum=_SOON,
+        minimum=SHORTEST,
     )
     retry_backoff_limit: timedelta = setting(
-        timedelta(seconds=1), doc="Longest pause between two tries.", minimum=_SOON
+        timedelta(seconds=1), doc="Longest pause between two tries.", minimum=SHORTEST
     )
     route_refresh: timedelta = setting(
         timedelta(seconds=30), doc="Age at which the route of a topic is asked for again."

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from headrace._setting import DeclaredSettings, setting
+from headrace._setting import SHORTEST, DeclaredSettings, setting
 from headrace.store.compaction.compactor import CompactionSettings
 
 _MIB = 1024 * 1024
-
-
-_SOON = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +31,7 @@ class KeepingSettings(DeclaredSettings):
     flush_interval: timedelta = setting(
         timedelta(milliseconds=500),
         doc="Longest time that an answered message may be off disk when flush is async.",
-        minimum=_SOON,
+        minimum=SHORTEST,
     )
     max_message_size: int = setting(
         4 * _MIB, doc="Largest message, and largest batch of messages.", unit="bytes", minimum=1
@@ -46,7 +43,7 @@ class KeepingSettings(DeclaredSettings):
         timedelta(hours=72),
         doc="Older messages are deleted, a file of the commit log at a time.",
         unit="duration or `forever`",
-        minimum=_SOON,
+        minimum=SHORTEST,
         nothing="forever",
     )
     retention_size: int | None = setting(
@@ -87,7 +84,7 @@ class StoreSettings(KeepingSettings):
     checkpoint_interval: timedelta = setting(
         timedelta(seconds=5),
         doc="Longest time between two checkpoints while there is something to save.",
-        minimum=_SOON,
+        minimum=SHORTEST,
     )
     checkpoint_bytes: int = setting(
         128 * _MIB,
@@ -98,7 +95,7 @@ class StoreSettings(KeepingSettings):
     maintenance_interval: timedelta = setting(
         timedelta(seconds=10),
         doc="How often to look for what is to be deleted.",
-        minimum=_SOON,
+        minimum=SHORTEST,
     )
     index_file_units: int = setting(65_536, doc="Units in one index file.", minimum=1)
     large_unit: int = setting(
