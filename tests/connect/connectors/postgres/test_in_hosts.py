@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +58,16 @@ def test_rows_of_a_killed_source_come_once(tmp_path: Path, dsn: str, db: Connect
                     if life == 0:
                         change = "UPDATE orders SET id = id + 1000"
                         await asyncio.to_thread(db.execute, change)
-                    for batch in (1, 2, 3):
+                    for batch in count(1):  # of 50 rows, or of those that have arrived
                         given = await asyncio.to_thread(
                             channel.poll, batch, max_records=50, wait=10 * SECOND
                         )
-                        if batch < 3:  # the third is lost with its host
-                            keys = given.rows["key"].to_pylist()
-                            taken.extend(orjson.loads(key)["id"] for key in keys)
-                            committed[:] = given.positions or committed
+                        keys = given.rows["key"].to_pylist()
+                        assert keys
+                        if len(taken) >= 100 * (life + 1):
+                            break  # this one is lost with its host
+                        taken.extend(orjson.loads(key)["id"] for key in keys)
+                        committed[:] = given.positions or committed
                 host.kill()
                 await heard.first(Exited)
 
@@ -72,7 +75,7 @@ def test_rows_of_a_killed_source_come_once(tmp_path: Path, dsn: str, db: Connect
     # A row whose key changes is deleted under the old one, then added under the new one.
     expected = [number for row in range(400) for number in (row, row + 1000)]
     assert taken == expected[: len(taken)]
-    assert len(taken) == 300
+    assert len(taken) >= 300
 
 
 @pytest.mark.requirement(21)
