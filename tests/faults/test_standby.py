@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.client import Admin, Client, Producer
+from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.errors import JobFailedError
 from headrace.protocol.messages import Message
 from headrace.runtime.commit.drivers import DriverName, Lease
-from headrace.runtime.state.home import StateFollower, claimed
+from headrace.runtime.commit.transactions import BrokerTransactions
+from headrace.runtime.state.home import StateFollower, claimed, commits_units
 from headrace.settings import JobSettings
 from headrace.spark.cluster import Prepared, make_connection, prepare_topics
 from headrace.spark.standby import Standby
-from tests.faults.broker import Broker, make_lines, running_broker, send
+from headrace.topology import Topology
+from tests.faults.broker import Broker, make_lines, running_broker, send, send_lines
 from tests.faults.harness import await_true
 from tests.faults.local_driver import PARTITIONS, LocalDriver
 from tests.faults.waiting import DOUBT, waiting
@@ -137,6 +142,51 @@ def test_lease_that_a_broker_forgot_is_no_reason_while_there_are_commits(
         assert standby.ends(), "nothing is committed any more"
 
 
+def test_doubt_that_a_broker_forgot_gives_way_to_the_driver(broker: Broker, tmp_path: Path) -> None:
+    with (
+        lease_of_another(broker, tmp_path / "other") as lease,
+        waiting(broker.address, tmp_path, alone=True) as standby,
+    ):
+
+        def is_doubted() -> bool:
+            if lease.acquire():
+                lease.release()
+                return False
+            return True
+
+        assert standby.ready.wait(20)
+        lease.release()
+        await_true("a doubt", is_doubted)
+        lease.release_for(f"standby@{socket.gethostname()}:{os.getpid()}")
+        assert lease.acquire()
+        assert not standby.ends(3 * DOUBT)
+        lease.release()
+        assert standby.ends()
+
+
+@pytest.mark.parametrize("moment", ["end_offsets", "plan"])
+def test_first_commit_of_another_driver_at_any_moment_of_a_start_is_a_unit(
+    broker: Broker, tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = pipeline(moment)
+    with ExitStack() as opened:
+        client = opened.enter_context(Client(broker.address))
+        make_topics(client, job)
+        send_lines(client, LINES[:4], moment)
+        driver = opened.enter_context(LocalDriver(broker.address, tmp_path / "other", job=job))
+        place = PullConsumer if moment == "end_offsets" else BrokerTransactions
+        asked = getattr(place, moment)
+
+        def beside(*args: Any, **more: Any) -> Any:
+            monkeypatch.setattr(place, moment, asked)
+            driver.commit(driver.process())
+            return asked(*args, **more)
+
+        monkeypatch.setattr(place, moment, beside)
+        assert commits_units(client, job.name)
+        assert getattr(place, moment) is asked
+
+
 def test_copies_follow_every_commit_so_that_nothing_is_left_to_restore(
     broker: Broker, tmp_path: Path
 ) -> None:
@@ -184,8 +234,7 @@ def test_every_group_of_a_topology_is_warm_and_has_its_copies(tmp_path: Path) ->
     root = tmp_path / "far"
     with running_broker(tmp_path / "broker") as broker, Client(broker.address) as client:
         for job in jobs:
-            for topic in {*job.sources[0].topics, *(sink.topics[0] for sink in job.sinks)}:
-                Admin(client).create_topic(topic, queues=2)
+            make_topics(client, job)
         with ExitStack() as opened:
             drivers = [
                 opened.enter_context(LocalDriver(broker.address, tmp_path / job.name, job=job))
@@ -210,6 +259,11 @@ def test_every_group_of_a_topology_is_warm_and_has_its_copies(tmp_path: Path) ->
                     0,
                     0,
                 ]
+
+
+def make_topics(client: Client, job: Topology) -> None:
+    for topic in {*job.sources[0].topics, *(sink.topics[0] for sink in job.sinks)}:
+        Admin(client).create_topic(topic, queues=2)
 
 
 def restored(prepared: Prepared, driver: LocalDriver) -> int:

@@ -299,6 +299,9 @@ def _is_free(lease: Lease, prepared: Prepared, doubt: float) -> bool:
             return False
         before = _standing(prepared)
         time.sleep(doubt)
+        # A broker that restarts forgets who doubts, too, and may have heard the driver first.
+        if not lease.acquire():
+            return False
         lease.release()
         return _standing(prepared) == before
     except HeadraceError as error:
