@@ -313,3 +313,23 @@ def _repeated(items: list[Any], counts: npt.NDArray[np.intp]) -> list[Any]:
     return list(
         chain.from_iterable([item] * n for item, n in zip(items, counts.tolist(), strict=True))
     )
+
+
+class NotedRecords:
+    """Keeps of the records that were combined what their groups take from the last of each."""
+
+    def __init__(self) -> None:
+        self._noted: list[tuple[Int64s, Int64s, Int64s | None]] = []
+        #: How many there are: the number of the next one.
+        self.count = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Take note of records."""
+        self._noted.append((chunk.times, chunk.marks, chunk.late_below))
+        self.count += len(chunk)
+
+    def of(self, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s | None]:
+        """Return times, marks and bounds of records by their numbers."""
+        times, marks, bounds = zip(*self._noted, strict=True)
+        late_below = None if bounds[0] is None else np.concatenate(bounds)[numbers]
+        return np.concatenate(times)[numbers], np.concatenate(marks)[numbers], late_below

@@ -14,7 +14,7 @@ from headrace.columns.schema import column_of
 from headrace.columns.values import python_values
 from headrace.errors import HeadraceError, UserCodeError
 from headrace.keys import decode_keys, encode_keys
-from headrace.runtime.chunk import Chunk, Int64s
+from headrace.runtime.chunk import Chunk, NotedRecords
 from headrace.runtime.control import Rows
 from headrace.runtime.processors import CombinedEdge, Edge, Processor, ProcessorContext
 from headrace.runtime.state.layouts import PlainLayout
@@ -30,8 +30,9 @@ from headrace.topology.operators.columns import (
 from headrace.topology.windowed import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from headrace.columns.aggregates import ColumnMeasure
     from headrace.columns.schema import Schema
     from headrace.runtime.state.interface import StateStore
     from headrace.runtime.user_code import Locator
@@ -213,6 +214,45 @@ class WindowRowsProcessor(Processor[WindowRows]):
 _WAITING_GROUPS = 1 << 18
 
 
+class CellGroups:
+    """Rows of cells, one per group, of the records that were combined so far.
+
+    Parameters
+    ----------
+    measures
+        What is measured of each group.
+    kinds
+        Of the columns of a key.
+    """
+
+    def __init__(self, measures: Sequence[ColumnMeasure], kinds: Sequence[pa.DataType]) -> None:
+        self._measures, self._kinds = measures, kinds
+        self._ways = [way for measure in measures for way in measure.cells]
+        self._parts: list[Partials] = []
+        self.noted = NotedRecords()
+
+    def grouped(self, keys: list[Any], batch: pa.RecordBatch, *before: pa.Array) -> Partials:
+        """Combine records by their keys, behind columns that stand before those."""
+        if isinstance(keys, ColumnValues):
+            columns = keys.batch.columns
+        else:
+            lists = [keys] if len(self._kinds) == 1 else map(list, zip(*keys, strict=True))
+            columns = list(map(column_of, lists, self._kinds))
+        return group([*before, *columns], self._measures, batch, self.noted.count)
+
+    def add(self, chunk: Chunk, cells: Partials, *, takes_back: bool = False) -> None:
+        """Take records, and what they were combined into."""
+        self._parts.append(negated(cells, self._ways) if takes_back else cells)
+        self.noted.add(chunk)
+        if len(self._parts) > 1 and sum(map(len, self._parts)) > _WAITING_GROUPS:
+            self._parts = [regroup(self._parts, self._ways)]
+
+    def take(self) -> Partials:
+        """Give up the rows, one of each group."""
+        parts, self._parts = self._parts, []
+        return regroup(parts, self._ways)
+
+
 class ColumnCombiner:
     """Combines the records of one task into one row of cells per group.
 
@@ -227,12 +267,8 @@ class ColumnCombiner:
     def __init__(self, operator: AggregateColumns, locator: Locator) -> None:
         self._operator = operator
         self._locator = locator
-        self._ways = [way for measure in operator.measures for way in measure.cells]
-        self._parts: list[Partials] = []
-        self._times: list[Int64s] = []
-        self._marks: list[Int64s] = []
-        self._late_below: list[Int64s] = []
-        self._seen = 0
+        columns = operator.results.columns[: len(operator.keys)]
+        self._groups = CellGroups(operator.measures, [kind for _, kind in columns])
 
     def add(self, chunk: Chunk) -> None:
         """Take records."""
@@ -253,48 +289,24 @@ class ColumnCombiner:
             operator.schema,
             self._locator,
             chunk,
-            lambda part, batch: group(
-                self._key_columns(part.key_list()), operator.measures, batch, self._seen
-            ),
+            lambda part, batch: self._groups.grouped(part.key_list(), batch),
         )
-        self._parts.append(negated(cells, self._ways) if takes_back else cells)
-        if len(self._parts) > 1 and sum(map(len, self._parts)) > _WAITING_GROUPS:
-            self._parts = [regroup(self._parts, self._ways)]
-        self._times.append(chunk.times)
-        self._marks.append(chunk.marks)
-        if chunk.late_below is not None:
-            self._late_below.append(chunk.late_below)
-        self._seen += len(chunk)
-
-    def _key_columns(self, keys: list[Any]) -> list[pa.Array]:
-        if isinstance(keys, ColumnValues):
-            return list(keys.batch.columns)
-        kinds = [kind for _, kind in self._operator.results.columns[: len(self._operator.keys)]]
-        lists = [keys] if len(kinds) == 1 else map(list, zip(*keys, strict=True))
-        return [column_of(values, kind) for values, kind in zip(lists, kinds, strict=True)]
+        self._groups.add(chunk, cells, takes_back=takes_back)
 
     def flush(self) -> Rows | None:
         """Return what was combined, in the order in which groups were seen last."""
-        if not self._seen:
+        if not self._groups.noted.count:
             return None
-        cells = regroup(self._parts, self._ways)
+        cells = self._groups.take()
         order = np.argsort(cells.last.to_numpy())
         places = cells.last.to_numpy()[order]
         picks = pa.array(order)
         with writing(self._operator, "a key"):
             keys = encode_keys(_keys_of([column.take(picks) for column in cells.keys]))
         lists = [python_values(column.take(picks)) for column in cells.cells]
-        times, marks = np.concatenate(self._times), np.concatenate(self._marks)
-        rows = Rows(
-            pa.array(keys, pa.binary()),
-            self._operator.state_serde.serialize_many(list(zip(*lists, strict=True))),
-            times[places],
-            marks[places],
-            late_below=np.concatenate(self._late_below)[places] if self._late_below else None,
-        )
-        self._parts, self._times, self._marks, self._late_below = [], [], [], []
-        self._seen = 0
-        return rows
+        values = self._operator.state_serde.serialize_many(list(zip(*lists, strict=True)))
+        times, marks, late_below = self._groups.noted.of(places)
+        return Rows(pa.array(keys, pa.binary()), values, times, marks, late_below=late_below)
 
 
 def _keys_of(columns: list[pa.Array]) -> list[Any]:

@@ -191,6 +191,8 @@ _WRITES = (AppendRequest, UnitRequest, JoinRequest, DropRequest, CompactRequest)
 #: One group takes no further request beyond this many bytes.
 _GROUP_BYTES = 16 * 1024 * 1024
 _GROUP_REQUESTS = 4096
+#: What is larger holds the caller's thread, which may be that of a loop, for too long.
+_OWN_THREAD_BYTES = 1 << 20
 
 
 class Writer:
@@ -285,6 +287,8 @@ class Writer:
     def _may_write_here(self, request: Request) -> bool:
         """Take the turn if the caller's own thread may write; waking another costs more."""
         if self._settings.flush == "sync" or not isinstance(request, AppendRequest):
+            return False
+        if request.size > _OWN_THREAD_BYTES:
             return False
         # Who came before must be served before, and nobody waits for a sync here.
         return not self._waiting and self._turn.acquire(blocking=False)

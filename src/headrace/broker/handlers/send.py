@@ -102,6 +102,8 @@ async def query_message(core: Core, request: Request) -> Command:
     return request.reply(ext=ext, body=b"".join(found))
 
 
+#: Bytes of a batch whose messages, if they are small, take long to cut apart.
+_LONG_BATCH = 256 << 10
 _LETTERS = {
     "topic": "b",
     "defaultTopic": "c",
@@ -184,15 +186,48 @@ def _store_held(core: Core, request: Request, fields: _Fields, error: StoreError
             raise error
         _store(core, request, fields, core.topics.get(fields.topic))
     except Exception as why:  # noqa: BLE001  (the client is told, whatever it is)
-        answer = failure(request, why)
-        core.refusals.note(request, answer)
-        request.answer(answer)
+        _refuse(core, request, why)
+
+
+def _refuse(core: Core, request: Request, why: Exception) -> None:
+    answer = failure(request, why)
+    core.refusals.note(request, answer)
+    request.answer(answer)
 
 
 def _store(core: Core, request: Request, fields: _Fields, config: TopicConfig) -> None:
     static = core.static_topics.locate(fields.topic, fields.queue_id)
     queue_id = _choose_queue(config, static.queue_id if static else fields.queue_id)
-    uniq_key, append = _append(core, fields, queue_id, request)
+    if fields.is_batch and len(request.command.payload) > _LONG_BATCH:
+        core.start_task(_store_large(core, request, fields, queue_id, static))
+    else:
+        _keep(core, request, config, static, queue_id, _append(core, fields, queue_id, request))
+
+
+async def _store_large(
+    core: Core, request: Request, fields: _Fields, queue_id: int, static: LogicalQueue | None
+) -> None:
+    """Store a batch whose messages take long to cut apart, which holds up no other request."""
+    size = len(request.command.payload)
+    request.peer.hold(size)
+    try:
+        made = await core.in_thread(_append, core, fields, queue_id, request)
+        _keep(core, request, core.topics.get(fields.topic), static, queue_id, made)
+    except Exception as why:  # noqa: BLE001  (the client is told, whatever it is)
+        _refuse(core, request, why)
+    finally:
+        request.peer.release(size)
+
+
+def _keep(
+    core: Core,
+    request: Request,
+    config: TopicConfig,
+    static: LogicalQueue | None,
+    queue_id: int,
+    made: tuple[str, QueueAppend],
+) -> None:
+    uniq_key, append = made
     if keeps_newest(config.attributes):
         _require_keys(config.topic_name, append.records)
     size = len(request.command.payload)

@@ -7,6 +7,7 @@ are written.  Combiner and processor are the same for all kinds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import count
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 from headrace.keys import decode_keys, encode_keys
 from headrace.runtime.aggregates.algebra import ABSENT
 from headrace.runtime.aggregates.algebras import algebra_of
-from headrace.runtime.chunk import Chunk, Int64s, skip_keyless
+from headrace.runtime.chunk import Chunk, NotedRecords, skip_keyless
 from headrace.runtime.control import Rows
 from headrace.runtime.processors import CombinedEdge, Edge, Processor, ProcessorContext, RecordEdge
 from headrace.runtime.state.layouts import PlainLayout
@@ -136,10 +137,7 @@ class Combiner:
         self._context = context
         self._folder = Folder(operator, operator.aggregation, context.locator)
         self._groups: dict[type | None, _Groups] = {}
-        self._times: list[Int64s] = []
-        self._marks: list[Int64s] = []
-        self._late_below: list[Int64s] = []
-        self._seen = 0
+        self._noted = NotedRecords()
 
     def add(self, chunk: Chunk) -> None:
         """Fold records in."""
@@ -150,16 +148,12 @@ class Combiner:
             kind, keys = dict_keys(chunk.key_list())
         groups = self._groups.setdefault(kind, _Groups())
         self._folder.fold(groups.accumulators, keys, chunk)
-        groups.last.update(zip(keys, range(self._seen, self._seen + len(chunk)), strict=False))
-        self._times.append(chunk.times)
-        self._marks.append(chunk.marks)
-        if chunk.late_below is not None:
-            self._late_below.append(chunk.late_below)
-        self._seen += len(chunk)
+        groups.last.update(zip(keys, count(self._noted.count), strict=False))
+        self._noted.add(chunk)
 
     def flush(self) -> Rows | None:
         """Return what was combined, in the order in which keys were seen last."""
-        if not self._seen:
+        if not self._noted.count:
             return None
         keys: list[bytes] = []
         accumulators: list[Any] = []
@@ -170,16 +164,10 @@ class Combiner:
             last += map(groups.last.__getitem__, groups.accumulators)
         places = np.array(last, np.intp)
         order = np.argsort(places)
-        times, marks = np.concatenate(self._times), np.concatenate(self._marks)
+        times, marks, late_below = self._noted.of(places)
         with writing(self._operator, "its partial results"):
             encoded = self._folder.algebra.encode(accumulators)
-        rows = Rows(
-            pa.array(keys, pa.binary()),
-            encoded,
-            times[places],
-            marks[places],
-            late_below=np.concatenate(self._late_below)[places] if self._late_below else None,
-        )
+        rows = Rows(pa.array(keys, pa.binary()), encoded, times, marks, late_below=late_below)
         return rows.take(order)
 
 

@@ -15,14 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.columns import ColumnValues
-from headrace.columns.aggregates import ColumnMeasure, Partials, group, regroup
+from headrace.columns.aggregates import ColumnMeasure, Partials
 from headrace.columns.expressions import Name
-from headrace.columns.schema import column_of
 from headrace.columns.values import python_values
 from headrace.keys import encode_keys, partitions_of
 from headrace.runtime.aggregates.running import Folder, dict_keys
 from headrace.runtime.chunk import NEVER, count_keyless, skip_keyless
-from headrace.runtime.columns import by_columns, without_gone
+from headrace.runtime.columns import CellGroups, by_columns, without_gone
 from headrace.runtime.control import BlockKind, Rows
 from headrace.runtime.processors import RecordEdge
 from headrace.runtime.user_code import writing
@@ -219,7 +218,6 @@ def event_times(before: int, watermarks: Sequence[Watermark], marks: Int64s) -> 
 
 #: A column beside those of the values; no field of a class has such a name.
 _TIME = "\0time"
-_WAITING_GROUPS = 1 << 18
 
 
 class ColumnWindowEdge:
@@ -241,13 +239,9 @@ class ColumnWindowEdge:
         self._records = RecordEdge(operator, port, context.locator)
         cells: Any = operator.aggregation.function
         self._schema = cells.schema
-        self._measures = (*cells.measures, ColumnMeasure("max", Name(_TIME)))
-        self._ways = [way for measure in self._measures for way in measure.cells]
+        measures = (*cells.measures, ColumnMeasure("max", Name(_TIME)))
+        self._groups = CellGroups(measures, [kind for _, kind in cells.keys])
         self._fired = context.operator_watermark(operator).time - operator.grace
-        self._parts: list[Partials] = []
-        #: Times, marks and bounds of all records so far, which the groups number.
-        self._noted: list[tuple[Int64s, Int64s, Int64s | None]] = []
-        self._seen = 0
 
     def add(self, chunk: Chunk) -> None:
         """Take records of the operator that sends."""
@@ -270,43 +264,27 @@ class ColumnWindowEdge:
     def _combine(self, chunk: Chunk) -> None:
         def combined(part: Chunk, batch: pa.RecordBatch) -> Partials:
             batch = batch.append_column(_TIME, pa.array(part.times))
-            keys = [
-                pa.array(panes(self._operator.windows, part.times)),
-                *self._key_columns(part.key_list()),
-            ]
-            return group(keys, self._measures, batch, self._seen)
+            starts = pa.array(panes(self._operator.windows, part.times))
+            return self._groups.grouped(part.key_list(), batch, starts)
 
         chunk, cells = by_columns(
             self._operator, self._schema, self._context.locator, chunk, combined
         )
-        self._parts.append(cells)
-        self._noted.append((chunk.times, chunk.marks, chunk.late_below))
-        self._seen += len(chunk)
-        if len(self._parts) > 1 and sum(map(len, self._parts)) > _WAITING_GROUPS:
-            self._parts = [regroup(self._parts, self._ways)]
-
-    def _key_columns(self, keys: Any) -> list[pa.Array]:
-        if isinstance(keys, ColumnValues):
-            return list(keys.batch.columns)
-        cells: Any = self._operator.aggregation.function
-        kinds = [kind for _, kind in cells.keys]
-        lists = [keys] if len(kinds) == 1 else map(list, zip(*keys, strict=True))
-        return [column_of(values, kind) for values, kind in zip(lists, kinds, strict=True)]
+        self._groups.add(chunk, cells)
 
     def flush(self, partitions: int) -> Iterator[tuple[BlockKind, int, Rows]]:
         """Yield everything taken so far, by kind and partition."""
         yield from self._records.flush(partitions)
-        if not self._parts:
+        if not self._groups.noted.count:
             return
-        cells = regroup(self._parts, self._ways)
-        self._parts = []
+        cells = self._groups.take()
         *own, highest = cells.cells
         last = cells.last.to_numpy()
         order = np.argsort(last)
-        times, marks, late_below = self._last(last)
+        times, marks, late_below = self._groups.noted.of(last)
         if self._operator.emit == "close":
             # A window's result has the highest time in it, an update that of the last record.
-            times = highest.to_numpy()
+            times, late_below = highest.to_numpy(), None
         starts, *columns = (python_values(column) for column in cells.keys)
         with writing(self._operator, "a key"):
             encoded = encode_keys(
@@ -324,14 +302,6 @@ class ColumnWindowEdge:
         )
         for partition, part in rows.take(order).split(partitions_of(encoded, partitions)[order]):
             yield BlockKind.PARTIALS, partition, part
-
-    def _last(self, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s | None]:
-        """Return times and marks of records, and the bounds that an update inherits."""
-        times, marks, bounds = zip(*self._noted, strict=True)
-        late_below = None
-        if self._operator.emit == "update" and bounds[0] is not None:
-            late_below = np.concatenate(bounds)[numbers]
-        return np.concatenate(times)[numbers], np.concatenate(marks)[numbers], late_below
 
 
 _PANE = struct.Struct(">q")
