@@ -30,18 +30,21 @@ _LONGEST = 130
 _POSITION = re.compile(r"'kafka_offset': (\d+)")
 _HEAD = """# What faults cost
 
-Nine connectors of one worker move rows while what they reach, the worker, or a part of it fails.
-Each cell says after how many seconds rows of its connector move again that were given after the end of the fault, and what was lost or doubled, where something was.
+Nine connectors of one worker move rows while their peer (the outside system that they read or write), the worker, or a part of the worker fails.
+The peer of the `rocketmq` connectors is another cluster.
+This page shows how soon each connector recovers, and whether rows were lost or doubled.
+
+Each cell of the table says how many seconds after the end of the fault new rows of the connector arrived again, and how many rows were lost or doubled, if any.
 The column "nothing" is the usual delay of a row.
 
-"Lost" and "doubled" compare what is at the other end with what was given to the connector: rows in the topic, table or cluster that it reads.
-What was given begins seconds before the fault and ends when all rows move again.
-`http-sink` may double rows by its contract, all others must not.
-"Not tried" is what a peer of the tests cannot be made to do: S3 and OpenSearch have nobody there who could take their address, and neither they nor the brokers of RocketMQ lose what they have confirmed.
+"Lost" and "doubled" compare the rows at the other end with the connector's input: the rows in the topic, table or cluster that it reads.
+The input begins seconds before the fault and ends when all rows move again.
+`http-sink` may double rows by its contract; all others must not.
+"Not tried" marks faults that the tests cannot cause in a peer: S3 and OpenSearch have no second server here that could take over their address, and neither they nor the brokers of the other cluster lose what they have confirmed.
 
-All processes shared two cores with other tests at a load of 15 to 45, at up to 50 rows a second for each connector.
-`make soak ARGS=tests/connect/data/test_healing.py` runs all of it, `make test-all` the faults with a star.
-With `FAULTS_RECORDED=1` either writes down what it has measured, and `python -m tests.connect.data.faults > docs/explanation/connect-faults.md` makes this page of that.
+All processes shared two cores with other tests at a load of 15 to 45, with up to 50 rows a second for each connector.
+`make soak ARGS=tests/connect/data/test_healing.py` causes all faults, `make test-all` those with a star.
+With `FAULTS_RECORDED=1` either records its measurements, and `python -m tests.connect.data.faults > docs/explanation/connect-faults.md` makes this page from them.
 """
 
 
@@ -196,22 +199,26 @@ FAULTS = (
         "peer restarts",
         "refuses",
         1,
-        "All connections to the peers are cut, and refused for a second; RocketMQ's broker is killed and started again.",
+        "All connections to the peers are cut and then refused for a second; the broker of the other cluster is killed and started again.",
     ),
-    _away("peer is away 1 s", "silent", 1, "Connections stay, and nothing passes for a second."),
+    _away(
+        "peer is away 1 s", "silent", 1, "Connections stay open, and nothing passes for a second."
+    ),
     _away(
         "peer is away 30 s",
         "silent",
         30,
-        "Connections stay, and nothing passes for 30 s.",
+        "Connections stay open, and nothing passes for 30 s.",
         brief=True,
     ),
-    _away("peer is away 5 min", "silent", 300, "Connections stay, and nothing passes for 5 min."),
+    _away(
+        "peer is away 5 min", "silent", 300, "Connections stay open, and nothing passes for 5 min."
+    ),
     _away(
         "peer refuses",
         "refuses",
         18,
-        "Connections are cut, and refused for 18 s.",
+        "Connections are cut and then refused for 18 s.",
         told=True,
         brief=True,
     ),
@@ -219,11 +226,11 @@ FAULTS = (
         "peer is slow",
         "slow",
         30,
-        "For 30 s each 16 KiB, or what there is, passes after a pause of 0.2 s; RocketMQ's broker runs for a twentieth of the time.",
+        "For 30 s at most 16 KiB pass at a time, after a pause of 0.2 s each; the broker of the other cluster runs for a twentieth of the time.",
     ),
     Fault(
         "peer loses its last second",
-        'PostgreSQL confirms before it writes, and dies; Kafka dies, and its logs are cut to where they were a second before. Both are started again. What they lost is not in "rows in" of a source. A source of Kafka fails, also when it is started again, and says from which offset on the log was lost: the test stops it, sets that offset, and resumes it.',
+        'PostgreSQL is set to confirm before it writes, and is killed; Kafka is killed, and its logs are cut to where they were a second before. Both are started again. What they lost is not in "rows in" of a source. A source of Kafka fails, again after a restart, and says from which offset on the log was lost; the test stops it, sets that offset, and resumes it.',
         _lose_seconds,
         _come_back_and_set_position,
         connectors=_POSTGRES + _KAFKA,
@@ -232,7 +239,7 @@ FAULTS = (
     ),
     Fault(
         "peer fails over",
-        "PostgreSQL is killed, and a server with its data takes its address; another web service with the same data takes that of the first; of two nodes of Kafka the one is killed that leads all topics, and the other takes over by itself; the other cluster's broker is killed, and its follower is promoted.",
+        "PostgreSQL is killed, and a server with its data takes over its address; another web service with the same data takes over that of the first; of two Kafka nodes the one that leads all topics is killed, and the other takes over by itself; the broker of the other cluster is killed, and its follower is promoted.",
         _lose_servers,
         _fail_over,
         then=_bring_back,
