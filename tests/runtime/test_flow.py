@@ -1,4 +1,4 @@
-"""Merging, parting and moving streams, awaiting calls, and where sinks write."""
+"""Merging, splitting and moving streams, awaiting calls, and where sinks write."""
 
 from __future__ import annotations
 
@@ -284,9 +284,9 @@ def test_sink_names_the_record_that_it_cannot_place(order: dict[str, Any], probl
 def test_sink_topics_are_checked_like_any_others() -> None:
     builder = StreamBuilder("job")
     orders = builder.source("orders", serdes.plain)
-    with pytest.raises(TopologyError, match="topics= names what a function may choose"):
+    with pytest.raises(TopologyError, match="a function that chooses the topic needs topics="):
         orders.sink(str, serdes.plain)
-    with pytest.raises(TopologyError, match="topics= names what a function may choose"):
+    with pytest.raises(TopologyError, match="a function that chooses the topic needs topics="):
         orders.sink("out", serdes.plain, topics=["out"])
     orders.sink(str, serdes.plain, topics=["a", "orders"])
     with pytest.raises(TopologyError, match="writes topic 'orders', which"):

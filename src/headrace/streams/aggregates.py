@@ -1,4 +1,4 @@
-"""Aggregates as values, and what they are described by, for keyed and for windowed streams."""
+"""Aggregates as values, and the aggregations that keyed and windowed streams make of them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Column = Expression | str
 Row = dict[str, Any]
 
 
-# The vocabulary: what agg takes.
+# The arguments of agg.
 
-#: What kinds are called where they differ from their functions.
+#: Names of the functions whose kinds are called something else.
 _LABELS: dict[AggregationKind, str] = {
     "collect_distinct": "collect",
     "custom": "aggregate",
@@ -44,33 +44,33 @@ _LABELS: dict[AggregationKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Measure(Generic[V_contra]):
-    """One aggregate of the values of a key; made with :func:`count`, :func:`sum_` and their like.
+    """One aggregate of the values of a key, made by :func:`count`, :func:`sum_` and so on.
 
-    What looks at values takes a function for ``key_by(...).agg``, and a column for
+    One that looks at values takes a function in ``key_by(...).agg``, and a column in
     ``group_by(...).agg``.
     """
 
     kind: AggregationKind
-    #: A function of the value, or a column; the reducer, or what makes accumulators.
+    #: A function of the value, a column, the reducer, or an accumulator or its factory.
     of: Callable[..., Any] | topology.Accumulator[V_contra, Any] | Column | None = None
-    #: Most values that are kept.
+    #: The largest number of values to keep.
     limit: int | None = None
-    #: Writes what a reducer or an accumulator keeps.
+    #: Serializes what a reducer or an accumulator keeps.
     serde: Serde[Any] | None = None
     name: str = ""
 
     def named(self, name: str) -> Measure[V_contra]:
-        """Name what this gives in a row, where the name is one that ``agg`` takes itself."""
+        """Name the result; use this for a name that is also a parameter of ``agg``."""
         return replace(self, name=name)
 
     @property
     def label(self) -> str:
-        """What the method of this kind is called."""
+        """Name of the method for this kind."""
         return _LABELS.get(self.kind, self.kind)
 
 
 def count(of: Column | None = None) -> Measure[object]:
-    """Count records, or those where a column is not null.
+    """Count the records, or only those in which a column is not null.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def count(of: Column | None = None) -> Measure[object]:
 def count_distinct(
     of: Callable[[V], object] | None = None, *, approximate: bool = False
 ) -> Measure[V]:
-    """Count different values, or results of a function; see :meth:`KeyedStream.count_distinct`."""
+    """Count different values, or different results; see :meth:`KeyedStream.count_distinct`."""
     return Measure("estimate_distinct" if approximate else "count_distinct", of)
 
 
@@ -94,9 +94,9 @@ def sum_(of: Column | None = None) -> Measure[Any]: ...
 @overload
 def sum_(of: Callable[[V], Number]) -> Measure[V]: ...
 def sum_(of: Callable[..., Number] | Column | None = None) -> Measure[Any]:
-    """Add up values, what a function finds in them, or a column; integers and decimals are exact.
+    """Add up the values, the results of a function, or a column; integers and decimals are exact.
 
-    Of a column it is null where there is no value.
+    The sum of a column is null if the column has no value.
     """
     return Measure("sum", of)
 
@@ -106,9 +106,9 @@ def avg(of: Column | None = None) -> Measure[Any]: ...
 @overload
 def avg(of: Callable[[V], Number]) -> Measure[V]: ...
 def avg(of: Callable[..., Number] | Column | None = None) -> Measure[Any]:
-    """Average values, what a function finds in them, or a column; a decimal of decimals.
+    """Average the values, the results of a function, or a column; decimals give a decimal.
 
-    Of a column it is null where there is no value.
+    The average of a column is null if the column has no value.
     """
     return Measure("avg", of)
 
@@ -158,12 +158,12 @@ def aggregate(
 def measures_of(
     step: NextOperator, measures: Sequence[Any], named: Mapping[str, Any]
 ) -> list[Measure[Any]]:
-    """Return what ``agg`` was given, by name or not.
+    """Return all measures that ``agg`` was given, each with its name if it has one.
 
     Raises
     ------
     TopologyError
-        There is nothing, or something else.
+        There is none, or one of them is not a measure.
     """
     for one in (*measures, *named.values()):
         if not isinstance(one, Measure):
@@ -178,44 +178,44 @@ def measures_of(
     return [*measures, *(one.named(name) for name, one in named.items())]
 
 
-# What an aggregate becomes in a keyed or a windowed stream.
+# From a measure to the aggregation of a keyed or a windowed stream.
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """An aggregation, and what is known of its results."""
+    """An aggregation, and the type and serde of its results."""
 
     aggregation: topology.Aggregation
     result: Known
     #: Records may be combined before the shuffle.
     merges: bool = True
-    #: Windows may be put together from parts.
+    #: Windows may be merged from parts.
     meets: bool = True
 
     def check_travel(self, step: NextOperator, *, combined: bool) -> None:
-        """Refuse values that must travel one by one and have no serde.
+        """Raise for values that must travel one by one and have no serde.
 
         Raises
         ------
         TopologyError
-            Their type is known and has no serde.
+            The type of the values is known and has no serde.
         """
         if not combined and self.aggregation.kinds - {"count", "reduce"}:
             travelling(step)
 
 
 def travelling(step: NextOperator) -> Serde[Any]:
-    """Choose the serde of values that move to the partition of their key."""
+    """Return the serde of values that move to the partition of their key."""
     return step.flow.value.needed_serde(step.name, "needs them in the partition of their key")
 
 
 def gathered(step: NextOperator, measure: Measure[Any]) -> Gathering:
-    """Describe one aggregate.
+    """Make the aggregation of one measure.
 
     Raises
     ------
     TopologyError
-        It cannot gather what flows here.
+        The measure cannot aggregate the records of this stream.
     """
     if isinstance(measure.of, Expression | str):
         raise TopologyError(
@@ -242,12 +242,12 @@ def gathered(step: NextOperator, measure: Measure[Any]) -> Gathering:
 def gathered_row(
     step: NextOperator, measures: Sequence[Any], named: Mapping[str, Any]
 ) -> Gathering:
-    """Describe several aggregates of the same values, which give a row.
+    """Make one aggregation of several measures, whose result is a row.
 
     Raises
     ------
     TopologyError
-        One cannot gather what flows here, or two have one name.
+        A measure cannot aggregate the records of this stream, or two have the same name.
     """
     chosen = measures_of(step, measures, named)
     parts: dict[str, Gathering] = {}
@@ -270,14 +270,14 @@ def gathered_row(
     hints = tuple(part.result.hint for part in parts.values())
     return Gathering(
         aggregation,
-        step.known(GenericAlias(dict, (str, Union[hints]))),  # noqa: UP007 - of what is known now
+        step.known(GenericAlias(dict, (str, Union[hints]))),  # noqa: UP007 - the types are known only now
         merges=all(part.merges for part in parts.values()),
         meets=all(part.meets for part in parts.values()),
     )
 
 
 def _number(step: NextOperator, measure: Measure[Any]) -> Gathering:
-    """Describe a count, a sum or an average."""
+    """Make the aggregation of a count, a sum or an average."""
     if measure.kind == "count":
         counting = topology.Aggregation(
             kind="count", state_serde=serdes.int, value_serde=serdes.nothing
@@ -314,7 +314,7 @@ def _distinct(step: NextOperator, measure: Measure[Any]) -> Gathering:
 
 
 def _kept(step: NextOperator, measure: Measure[Any]) -> Gathering:
-    """Describe what keeps values themselves."""
+    """Make an aggregation that keeps whole values."""
     if measure.limit is not None and (type(measure.limit) is not int or measure.limit < 1):
         raise TopologyError(
             f"{measure.label} at {step.caller.origin} cannot keep {measure.limit!r} values",
@@ -362,7 +362,7 @@ def _custom(step: NextOperator, measure: Measure[Any]) -> Gathering:
 
 
 def _selected(step: NextOperator, measure: Measure[Any]) -> Known:
-    """Return what is known of the numbers, or the values that are told apart."""
+    """Return what is known of the values that the measure adds up, averages or counts."""
     function = _function(measure)
     if function is None:
         return step.flow.value
@@ -375,12 +375,12 @@ def _function(measure: Measure[Any]) -> Callable[..., Any] | None:
 
 
 def of_updates(gathering: Gathering, step: NextOperator, emit: str) -> Gathering:
-    """Describe the same for values that take earlier ones back.
+    """Return the aggregation for a stream of updates, which take earlier values back.
 
     Raises
     ------
     TopologyError
-        This kind of aggregate cannot take a value back, or would do so record by record.
+        This kind of aggregate cannot take a value back, or has ``emit="each"``.
     """
     what = f"'{step.name}' (made at {step.caller.origin}) is fed by updates, which take earlier"
     if emit == "each":
@@ -466,7 +466,7 @@ def _check_state(
         ) from error
 
 
-# Aggregations as operators: running ones, and ones of windows.
+# Aggregations as operators, running or windowed.
 
 
 def running(
@@ -477,12 +477,12 @@ def running(
     emit: topology.Emit,
     on_error: topology.ErrorPolicy,
 ) -> Flow:
-    """Add an aggregate that goes on for ever.
+    """Add a running aggregate, one without windows.
 
     Raises
     ------
     TopologyError
-        It cannot gather what flows here, or keys cannot travel.
+        It cannot aggregate the records of this stream, or their keys cannot travel.
     """
     step = flow.begin(label, name, on_error=on_error)
     if emit not in ("update", "each"):
@@ -501,7 +501,7 @@ def running(
     return step.add(operator, value=gathering.result)
 
 
-#: What gathers by each kind of window.
+#: The operator for each kind of window.
 _OPERATORS: dict[type[Windows], type[Any]] = {
     topology.CountWindows: topology.CountWindow,
     topology.SessionWindows: topology.SessionWindow,
@@ -518,7 +518,7 @@ def by_windows(
     Raises
     ------
     TopologyError
-        These windows cannot gather that.
+        The aggregation does not work in windows of this kind.
     """
     _check_windows(step, gathering, windows, grace, emit)
     gathering.check_travel(step, combined=False)
@@ -561,9 +561,9 @@ def _check_windows(
 
 
 def _written(values: Known, chosen: Serde[Any]) -> Serde[Any]:
-    """Choose what writes records that travel one by one, as late ones do.
+    """Choose the serde of records that travel one by one, as late ones do.
 
-    A count looks at no value, yet late ones are shown as they were where that is possible.
+    A count looks at no value, but its late records should keep theirs if there is a serde for it.
     """
     if chosen is not serdes.nothing:
         return chosen

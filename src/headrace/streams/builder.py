@@ -1,4 +1,4 @@
-"""StreamBuilder: where a topology starts."""
+"""The ``StreamBuilder`` class, which every topology starts with."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def query(
     name: str | None,
     on_error: ErrorPolicy = "fail",
 ) -> Stream[Any, Any]:
-    """Build what a select statement says; ``name`` is for the operator that makes the result.
+    """Build the operators of a select statement; ``name`` names the one that makes the result.
 
     Raises
     ------
     TopologyError
-        The statement cannot be read, or names no stream that is given.
+        The statement cannot be read, or names a stream that was not given.
     """
     statement = parse(text)
     stream = streams.get(statement.table)
@@ -93,12 +93,12 @@ class StreamBuilder:
     Parameters
     ----------
     name
-        The job: prefix of the topics that it makes for itself, and its consumer group.
+        Name of the job: also its consumer group, and the prefix of the topics of its own.
 
     Raises
     ------
     TopologyError
-        No topic could be named after the job.
+        The name cannot be part of a topic's name.
 
     Examples
     --------
@@ -190,41 +190,43 @@ class StreamBuilder:
         on_error: ErrorPolicy = "fail",
         **options: Unpack[SourceOptions[V]],
     ) -> Stream[K, V] | Stream[None, V]:
-        """Read a topic, several, or all that match a pattern.
+        """Read a topic, several topics, or all topics that match a pattern.
 
-        New queues of a topic, and new topics that match, join a running job from their first
+        A running job also reads new queues of a topic, and new topics that match, from their first
         message.
 
         Parameters
         ----------
         topic
-            Name of the topic, or a list of names; or a compiled pattern that whole names match.
+            Name of the topic, a list of names, or a compiled pattern that must match whole names.
         deserializer
             A serde; a dataclass, named tuple, TypedDict, msgspec Struct or pydantic model, or a
             container of such, which is read as JSON; a callable that takes a message's body and
-            gives the value, or :class:`~headrace.serdes.Keyed` to give a key too; or a deserializer
-            such as ``serdes.with_key(serdes.json)``, which also gives the message's own key.
+            returns the value, or a :class:`~headrace.serdes.Keyed` with a key; or a deserializer
+            such as ``serdes.with_key(serdes.json)``, which also returns the message's own key.
         name
-            Name of the operator, ``source-TOPIC`` unless given.
+            Name of the operator; ``source-TOPIC`` by default.
         on_error
             What to do with a message that cannot be read: ``"fail"`` stops the job and names the
-            message, ``"skip"`` counts it, ``"topic:NAME"`` sends it to that topic.
+            message, ``"skip"`` leaves it out and counts it, ``"topic:NAME"`` also sends it to that
+            topic.
         timestamp
-            Where the record's time comes from: ``"message"``, its born time; ``"wall"``, the
-            clock of the batch; or a function of the value that gives an aware datetime or ms
-            since 1970 (None: the born time).
+            Where the record's time comes from: ``"message"``, its born time (the default);
+            ``"wall"``, the clock of the batch; or a function of the value that returns an aware
+            datetime or ms since 1970 (None: the born time).
         allowed_lateness
             How far a record may lag behind the newest of its queue before it is late; 2 seconds
-            unless given.
+            by default.
         idle_timeout
-            So long a queue may be silent before event time goes on without it, as far as the
-            furthest where all are silent; 10 seconds unless given, None for ever.
+            How long a queue may be silent before event time advances without it; 10 seconds by
+            default, None for ever.  If all queues are silent, event time advances to the furthest
+            of them.
         max_future
-            Records so far ahead of their store time are counted, as ``future``, and move no
-            watermark; by default as ``JobSettings.max_future`` says.
+            Records that are further ahead of their store time than this are counted as ``future``
+            and move no watermark; the default is ``JobSettings.max_future``.
         start
-            Where to begin: ``"first"``, ``"latest"``, an aware datetime (of storing), or offsets
-            by queue number or queue name; by default as ``JobSettings.start`` says.
+            Where to begin: ``"first"``, ``"latest"``, an aware datetime (the store time), or
+            offsets by queue number or queue name; the default is ``JobSettings.start``.
         start_once
             Whether ``start`` holds only until the job has read these topics (True, the default),
             or at every start of the job.
@@ -290,27 +292,27 @@ class StreamBuilder:
     ) -> Table[str, V] | Table[K, V]:
         """Read a topic as a table: the newest value of each key.
 
-        A message with an empty body deletes its key.  A message without a key cannot be read
-        (``on_error`` decides), or is left out and counted as ``null_keys`` where the deserializer
-        takes it.
+        A message with an empty body deletes its key.  A message without a key cannot be read, and
+        ``on_error`` decides what to do with it; if the deserializer accepts it, it is left out and
+        counted as ``null_keys``.
 
         Parameters
         ----------
         topic
             Name of the topic.
         deserializer
-            A serde or a type of the values, where keys are text; or a deserializer that gives keys,
+            A serde or a type of the values if keys are text; or a deserializer that returns keys,
             such as ``serdes.with_key(serdes.json, of=int)``.
         name
-            Name of the table and of its state store, ``table-TOPIC`` unless given.
+            Name of the table and of its state store; ``table-TOPIC`` by default.
         options
-            Those of :meth:`source`.  A table that is quiet holds back the windows behind a join
-            with it for ``idle_timeout``, 10 seconds unless given.
+            Those of :meth:`source`.  A quiet table holds back the windows after a join with it for
+            ``idle_timeout``, 10 seconds by default.
 
         Raises
         ------
         TopologyError
-            The deserializer is neither, or an option cannot work.
+            The deserializer is none of these, or an option cannot work.
 
         Examples
         --------
@@ -349,15 +351,15 @@ class StreamBuilder:
         on_error: ErrorPolicy = "fail",
         **options: Unpack[SourceOptions[V]],
     ) -> GlobalTable[str, V] | GlobalTable[K, V]:
-        """Read a topic as a table that every partition has whole.
+        """Read a topic as a table of which every partition has a whole copy.
 
-        So streams can look up any key in it without moving; see :meth:`Stream.join`.  For tables
-        that are small.
+        Streams can look up any key in it without a shuffle; see :meth:`Stream.join`.  Use it for
+        small tables.
 
         Parameters
         ----------
         topic, deserializer, name, options
-            As :meth:`table` has them; the rows lie in the stores of the joins.
+            As for :meth:`table`; the rows are kept in the state stores of the joins.
 
         Examples
         --------
@@ -375,28 +377,28 @@ class StreamBuilder:
         on_error: ErrorPolicy = "fail",
         **streams: Stream[Any, Any],
     ) -> Stream[Any, Any]:
-        """Build what a select statement over one of the streams says.
+        """Build the operators of a select statement over one of the streams.
 
-        It runs as :meth:`Stream.where`, :meth:`Stream.select` and :meth:`Stream.group_by` do, on
-        Arrow columns.  With ``group by`` the key is the value of the group, and the results are
-        updates: the latest of each group that changed, once per batch.
+        They are those of :meth:`Stream.where`, :meth:`Stream.select` and :meth:`Stream.group_by`,
+        and run on Arrow columns.  With ``group by`` the key is the value of the group, and the
+        results are updates: the latest of each group that changed, once per batch.
 
         Parameters
         ----------
         text
-            ``select``, ``from``, ``where``, ``group by``, ``having``.
+            A statement of ``select``, ``from``, ``where``, ``group by`` and ``having``.
         name
-            Name of the operator that gives the result, or that keeps the groups.
+            Name of the operator that makes the result, or that keeps the groups.
         on_error
-            What becomes of a record of which an expression cannot be computed; see
-            :meth:`Stream.map_values`.
+            What to do with a record for which an expression cannot be computed; see
+            :class:`Stream`.
         streams
-            Streams by the name that ``from`` knows them by.
+            Streams, by the names that ``from`` uses for them.
 
         Raises
         ------
         TopologyError
-            The statement cannot be read, or asks for what streams cannot do.
+            The statement cannot be read, or needs something that streams cannot do.
 
         Examples
         --------
@@ -417,9 +419,9 @@ class StreamBuilder:
         return query(text, streams, name, on_error)
 
     def build(self) -> Topology:
-        """Check what was built and give it as an immutable topology.
+        """Check the operators and return them as an immutable topology.
 
-        The builder can be built again, also after more was added.
+        ``build`` can be called again, also after more operators have been added.
 
         Raises
         ------
@@ -433,19 +435,19 @@ class StreamBuilder:
     def add(self, operator: Operator) -> None:
         """Add an operator to the graph.
 
-        Caller: streams. Affects: the topology that :meth:`build` gives.
+        Caller: streams. Affects: the topology that :meth:`build` returns.
         """
         self._operators.append(operator)
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        """What was added so far."""
+        """The operators that were added so far."""
         return tuple(self._operators)
 
     def replace(self, operator: Operator) -> None:
-        """Put another operator in the place of the one with its name.
+        """Replace the operator that has the name of this one.
 
-        Caller: streams. Affects: the topology that :meth:`build` gives.
+        Caller: streams. Affects: the topology that :meth:`build` returns.
         """
         names = [known.name for known in self._operators]
         self._operators[names.index(operator.name)] = operator
@@ -453,7 +455,7 @@ class StreamBuilder:
     def name_for(self, label: str, place: str, name: str | None) -> str:
         """Choose an operator's name: the user's, else ``KIND-PLACE``, then ``KIND-PLACE-2``.
 
-        Operators with names of their own count too, so naming one leaves the others' names alone.
+        Operators that the user named count too, so naming one does not change the others' names.
 
         Caller: streams.
         """

@@ -1,4 +1,4 @@
-"""Streams as columns: select, where, group_by."""
+"""Operators over the columns of a stream: select, where and group_by."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def selected(
     name: str | None,
     on_error: ErrorPolicy,
 ) -> Flow:
-    """Compute columns.
+    """Compute columns from the columns of the values.
 
     Raises
     ------
     TopologyError
-        There are no columns, one is not there, or types do not fit.
+        The values have no columns, a column does not exist, or types do not fit.
     """
     step = flow.begin("select", name, on_error=on_error)
     schema = _schema(flow, step, "select")
@@ -73,7 +73,7 @@ def kept_by_columns(
     Raises
     ------
     TopologyError
-        There are no columns, one is not there, or the condition is none.
+        The values have no columns, a column does not exist, or the expression is not a condition.
     """
     step = flow.begin("where", name, on_error=on_error)
     schema = _schema(flow, step, "where")
@@ -94,7 +94,7 @@ def grouped(
     Raises
     ------
     TopologyError
-        There are no columns, one is not there, or types do not fit.
+        The values have no columns, a column does not exist, or types do not fit.
     """
     step = flow.begin("group_by", name, on_error=on_error)
     schema = _schema(flow, step, "group_by")
@@ -137,27 +137,26 @@ class ColumnGroups:
         on_error: ErrorPolicy = "fail",
         **named: Measure[Any],
     ) -> Table[Any, Row]:
-        """Compute measures of each group, and give those of the groups that changed, per batch.
+        """Compute measures of each group; each batch emits those of the groups that changed.
 
-        Values are dicts of the columns of the key and the measures.  Integers do not overflow and
+        Values are dicts of the key's columns and the measures.  Integers do not overflow and
         decimals stay exact.
 
         Parameters
         ----------
         measures
-            Made with ``count``, ``sum_``, ``min_``, ``max_`` and ``avg`` of columns.
+            Made by ``count``, ``sum_``, ``min_``, ``max_`` and ``avg`` of columns.
         name
             Name of the operator and of its state store.
         on_error
-            What becomes of a record of which a measure cannot be computed; see
-            :meth:`Stream.map_values`.
+            What to do with a record for which a measure cannot be computed; see :class:`Stream`.
         named
-            Measures by the name of the column that they give.
+            Measures, by the names of the columns that they make.
 
         Raises
         ------
         TopologyError
-            Two columns have one name, or a measure does not fit its column.
+            Two columns have the same name, or a measure does not fit its column.
 
         Examples
         --------
@@ -200,12 +199,12 @@ class ColumnGroups:
 def results_of(
     step: NextOperator, flow: Flow, measures: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[tuple[ColumnMeasure, ...], tuple[tuple[str, pa.DataType], ...]]:
-    """Return the measures that are asked for, and names and types of their columns.
+    """Return the measures of columns, with the names and types of the columns that they make.
 
     Raises
     ------
     TopologyError
-        One is no measure of columns, or does not fit its column.
+        One is not a measure of columns, or does not fit its column.
     """
     chosen = tuple(_of_column(step, one) for one in measures_of(step, measures, named))
     schema = flow.value.columns
@@ -236,12 +235,12 @@ def _of_column(step: NextOperator, measure: Measure[Any]) -> ColumnMeasure:
 
 
 def cells_serde(types: Iterable[tuple[str, pa.DataType]]) -> CellsSerde:
-    """Choose what writes the cells of measures whose columns have these types."""
+    """Choose the serde for the cells of measures whose columns have these types."""
     return CellsSerde(packs=all(any(test(kind) for test in _PACKED) for _, kind in types))
 
 
 def _schema(flow: Flow, step: NextOperator, label: str) -> Schema:
-    """Find the columns of a stream's values."""
+    """Return the columns of a stream's values."""
     known = flow.value
     schema = known.columns
     if schema is None and known.serde is not None:
@@ -260,7 +259,7 @@ def _schema(flow: Flow, step: NextOperator, label: str) -> Schema:
 
 
 def _read_as_columns(flow: Flow) -> None:
-    """Let the source read columns, where that is a source which stands directly before."""
+    """Let the source read columns, if the operator right before is a source."""
     operators = {operator.name: operator for operator in flow.builder.operators}
     source = operators[flow.operator]
     if isinstance(source, Source):
@@ -270,7 +269,7 @@ def _read_as_columns(flow: Flow) -> None:
 
 
 def _named(step: NextOperator, label: str, columns: Sequence[Any], named: dict[str, Any]) -> Named:
-    """Return each column that is asked for with its name."""
+    """Return each selected column with its name."""
     chosen: list[tuple[str, Node]] = []
     for given in columns:
         expression = col(given) if isinstance(given, str) else given
@@ -301,7 +300,7 @@ def _check_names(step: NextOperator, label: str, names: Iterable[str]) -> None:
 
 
 def _tried(step: NextOperator, label: str, compute: Callable[[], T]) -> T:
-    """Compute something for no record, so that what cannot work is refused now."""
+    """Compute something without records, so that an error shows while the topology is built."""
     try:
         return compute()
     except (Explosion, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
@@ -318,7 +317,7 @@ def _types(columns: Named, schema: Schema) -> tuple[tuple[str, pa.DataType], ...
 
 
 def _measured(measure: ColumnMeasure, schema: Schema) -> tuple[str, pa.DataType]:
-    """Return name and type of the column that a measure makes."""
+    """Return the name and type of the column that a measure makes."""
     (cells,) = (group([], [measure], schema.without_rows(), 0).cells,)
     decimal = pa.types.is_decimal(cells[0].type)
     if measure.kind == "avg" and not decimal:

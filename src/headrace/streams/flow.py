@@ -1,4 +1,4 @@
-"""A place in the graph of one builder, and what all operators that are added there have in common."""
+"""Places in the graph of a builder, and what the operators that are added there share."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ if TYPE_CHECKING:
     from headrace.topology.windows import Windows
 
 
-# What the front door learns from a call: the user's line, and whether a function fits.
+# Checks of the functions that users pass to operators.
 
 
 def check_record_function(
     label: str, function: object, origin: Origin, *, awaits: bool = False
 ) -> bool:
-    """Refuse what takes neither a value nor key and value; tell whether it takes the key.
+    """Check a function of the value, or of key and value; return whether it takes the key.
 
     A function with two required positional parameters takes key and value, any other the value.
 
     Raises
     ------
     TopologyError
-        It is not callable, takes other arguments, or is a coroutine function where none is
-        awaited.
+        It is not callable, takes other arguments, or is a coroutine function that nobody awaits.
     """
     takes_key = callable(function) and required_parameters(function) == 2
     parameters = ("key", "value") if takes_key else ("value",)
@@ -44,7 +43,7 @@ def check_record_function(
 
 
 def record_function(label: str, function: Callable[..., Any], origin: Origin) -> RecordFunction:
-    """Make a part of an operator of a function of the value, or of key and value."""
+    """Check a function of the value, or of key and value, and wrap it for an operator."""
     return RecordFunction(function, check_record_function(label, function, origin))
 
 
@@ -56,12 +55,12 @@ def check_function(
     *,
     awaits: bool = False,
 ) -> None:
-    """Refuse what cannot be called with an operator's arguments.
+    """Check that a function can be called with an operator's arguments.
 
     Raises
     ------
     TopologyError
-        It is not callable, takes other arguments, or is a coroutine function.
+        It is not callable, takes other arguments, or is a coroutine function that nobody awaits.
     """
     call = f"function({', '.join(parameters)})"
     if not callable(function):
@@ -83,7 +82,7 @@ def check_function(
 
 
 def accepts(function: Callable[..., Any], count: int) -> bool:
-    """Tell whether a function can be called with so many arguments."""
+    """Return whether a function can be called with this many arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -95,36 +94,36 @@ def accepts(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-# What all streams share: a place in the graph, and what is known of keys and values there.
+# Places in the graph, and what is known of the keys and values there.
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the keys, or the values, that an operator gives."""
+    """What is known of the keys, or of the values, that an operator makes."""
 
     hint: Any = Any
-    #: Declared with ``serde=``, or that of the source.
+    #: The serde that ``serde=`` or the source names.
     serde: Serde[Any] | None = None
     #: The operator that made them.
     operator: str = ""
     origin: Origin | None = None
-    #: Columns of what operators over columns give; elsewhere they follow from serde or type.
+    #: The columns that operators over columns make; others follow from the serde or the type.
     columns: Schema | None = None
 
     def serde_or_plain(self) -> Serde[Any]:
-        """Return the serde for them, plain data where none is known."""
+        """Return the serde for them, that of plain data if none is known."""
         return self.serde or inference.serde_for(self.hint) or plain
 
     def simple_serde(self) -> Serde[Any] | None:
         """Return the serde that was declared, or that of plain data; None for other types.
 
-        Caller: what keeps no values, yet names their serde in the shape of its state, which must
-        not change where a type gets a serde.
+        Caller: operators that keep no values but name their serde in the shape of their state,
+        which must not change when a later release has a serde for one more type.
         """
         return self.serde or inference.plain_serde_for(self.hint)
 
     def needed_serde(self, needer: str, why: str) -> Serde[Any]:
-        """Return the serde for them.
+        """Return the serde for them, or raise if there is none.
 
         Raises
         ------
@@ -143,18 +142,18 @@ class Known:
         return serde
 
     def topic_serde(self, sink: str, origin: Origin) -> Serde[Any]:
-        """Return the serde in which a sink that names none writes them.
+        """Return the serde with which a sink that names none writes them.
 
         Raises
         ------
         TopologyError
-            Nobody has said of what type they are, or their type has no serde.
+            Their type is unknown, or has no serde.
         """
         serde = self.serde.inner if isinstance(self.serde, NullableSerde) else self.serde
         if isinstance(serde, WindowedSerde) or serde is inference.serde_for(
             inference.without_none(self.hint)
         ):
-            # What was chosen for ways inside of the job is not for others.
+            # A serde that was chosen for use inside the job is not one for other readers.
             serde = None
         serde = serde or inference.topic_serde_for(self.hint)
         if serde is None:
@@ -167,7 +166,7 @@ class Known:
         return serde
 
     def check_key(self, needer: str) -> None:
-        """Refuse keys of a known type that is not plain data.
+        """Raise for keys of a known type that is not plain data.
 
         Raises
         ------
@@ -192,7 +191,7 @@ class Flow:
     builder: StreamBuilder
     #: The operator whose records flow here.
     operator: str
-    #: Source that names derive from.
+    #: The source after which operators here are named.
     place: str
     key: Known = field(default_factory=Known)
     value: Known = field(default_factory=Known)
@@ -205,14 +204,14 @@ class Flow:
         *,
         on_error: ErrorPolicy = "fail",
     ) -> NextOperator:
-        """Start an operator that takes what flows here."""
+        """Begin an operator that takes the records of this place."""
         made_by = caller() if origin is None else origin
         return NextOperator(self, self.builder.name_for(label, self.place, name), made_by, on_error)
 
 
 @dataclass(frozen=True, slots=True)
 class NextOperator:
-    """An operator about to be added."""
+    """An operator that is about to be added."""
 
     flow: Flow
     name: str
@@ -221,7 +220,7 @@ class NextOperator:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields that every operator has."""
+        """The values of the fields that every operator has."""
         return {
             "name": self.name,
             "parents": (self.flow.operator,),
@@ -236,7 +235,7 @@ class NextOperator:
     def add(
         self, operator: Operator, *, key: Known | None = None, value: Known | None = None
     ) -> Flow:
-        """Add the operator and give the place behind it; what is not given stays as it was."""
+        """Add the operator and return the place after it, with what is known of keys and values."""
         self.flow.builder.add(operator)
         return replace(
             self.flow,
@@ -246,73 +245,73 @@ class NextOperator:
         )
 
 
-# What operators take by name, for the signatures of their overloads.
+# Keyword arguments of operators, for the signatures of their overloads.
 
 T = TypeVar("T")
 
 
 class StepOptions(TypedDict, total=False):
-    """What every operator with a function takes by name."""
+    """Keyword arguments of every operator with a function."""
 
-    #: Name of the operator, and of its state store where it has one.
+    #: Name of the operator, and of its state store if it has one.
     name: str | None
-    #: What becomes of records on which the function raises.
+    #: What to do with records on which the function raises.
     on_error: ErrorPolicy
 
 
 class ValueOptions(StepOptions, Generic[T], total=False):
-    """What an operator that makes values takes by name."""
+    """Keyword arguments of an operator that makes values."""
 
-    #: Writes the values.
+    #: Serializes the values.
     serde: Serde[T] | None
 
 
 class SinkOptions(StepOptions, total=False):
-    """What a sink takes by name; see :meth:`Stream.sink`."""
+    """Keyword arguments of a sink; see :meth:`Stream.sink`."""
 
-    #: What a function may choose for a topic.
+    #: The topics from which a function chooses.
     topics: Iterable[str]
-    #: Gives the message's key in place of the record's.
+    #: Returns the message's key in place of the record's.
     key: Callable[..., object] | None
-    #: Gives the number of the message's queue in place of the key.
+    #: Returns the number of the message's queue, which the key decides otherwise.
     partition: Callable[..., int] | None
 
 
 class TimeOptions(ValueOptions[Any], total=False):
-    """What a join of two streams takes by name besides the keys of its sides."""
+    """Keyword arguments of a join of two streams, without the keys of its sides."""
 
     #: How much earlier, and how much later, than the left record the right one may be.
     within: timedelta | tuple[timedelta, timedelta] | None
-    #: Which windows both share.
+    #: The windows that both records must share.
     window: Windows | None
     #: How much longer to wait for late records.
     grace: timedelta
 
 
 class JoinOptions(TimeOptions, total=False):
-    """What a join takes by name."""
+    """Keyword arguments of a join."""
 
-    #: Gives the key of the left side.
+    #: Returns the key of the left side.
     left_key: Callable[..., object] | None
-    #: Gives the key of the right side.
+    #: Returns the key of the right side.
     right_key: Callable[..., object] | None
 
 
 class AggregateOptions(StepOptions, total=False):
-    """What a running aggregate takes by name."""
+    """Keyword arguments of a running aggregate."""
 
-    #: When results come.
+    #: When results are emitted.
     emit: Emit
 
 
 class WindowOptions(StepOptions, total=False):
-    """What an aggregate of windows takes by name."""
+    """Keyword arguments of an aggregate of windows."""
 
-    #: When results come.
+    #: When results are emitted.
     emit: WindowEmit
 
 
-# What is said to those who look for a method where it is not.
+# Hints for users who look for a method on the wrong class.
 
 _STEPS = {
     "Stream": ("KeyedStream", "what belongs to a key needs key_by(...) or group_by_key() first"),
@@ -326,9 +325,9 @@ _STEPS = {
 
 
 def no_method(thing: object, name: str) -> AttributeError:
-    """Make the error for a method that another step of the chain has.
+    """Return the error for a method that another step of the chain has.
 
-    Caller: ``__getattr__`` of what stands in a chain, which type checkers do not see.
+    Caller: ``__getattr__`` of the classes of a chain, which type checkers do not see.
     """
     from headrace import streams
 

@@ -1,4 +1,4 @@
-"""Keyed streams: what is gathered by key."""
+"""Keyed streams: aggregates and windows by key."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ Real = TypeVar("Real", bound=float)
 
 
 class Comparable(Protocol):
-    """What ``min``, ``max`` and ``top`` compare."""
+    """A value that ``min``, ``max`` and ``top`` can compare."""
 
     def __lt__(self, other: Any, /) -> bool: ...
 
 
 class KeyedStream(Stream[K, V]):
-    """A stream whose records can be gathered by key.
+    """A stream whose records can be aggregated by key.
 
-    Every aggregate gives a :class:`Table`, and takes
+    Every aggregate returns a :class:`Table`, and takes
 
-    * ``name``, that of the operator and of its state store;
-    * ``emit``: ``"update"`` gives the latest result of each key that changed, once per batch,
-      ``"each"`` gives one result per record;
-    * ``on_error``, as operators of a :class:`Stream` do.
+    * ``name``: the name of the operator and of its state store;
+    * ``emit``: ``"update"`` emits the latest result of each key that changed, once per batch;
+      ``"each"`` emits one result per record;
+    * ``on_error``: see :class:`Stream`.
 
-    One that keeps or moves values of a known type without a serde raises a ``TopologyError``.
+    An aggregate that keeps or moves values of a known type without a serde raises a
+    ``TopologyError``.
     """
 
     def __repr__(self) -> str:
@@ -85,7 +86,7 @@ class KeyedStream(Stream[K, V]):
         serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> KeyedStream[K, V2]:
-        """Return any number of values for one; see :meth:`Stream.flat_map_values`."""
+        """Replace each value by any number of others; see :meth:`Stream.flat_map_values`."""
         return KeyedStream(replaced(self._flow, FlatMapValues, function, name, serde, on_error))
 
     def count(self, *, name: str | None = None, emit: Emit = "update") -> Table[K, int]:
@@ -108,18 +109,19 @@ class KeyedStream(Stream[K, V]):
         emit: Emit = "update",
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, int]:
-        """Count the different values of each key, or different results of a selector.
+        """Count the different values of each key, or the different results of a selector.
 
-        Values are told apart as keys are: ``1``, ``1.0`` and ``True`` are three.
+        Values are compared as keys are: ``1``, ``1.0`` and ``True`` are three values.
 
         Parameters
         ----------
         selector
-            Takes the value, gives plain data that identifies it; without it the value does.
+            Takes the value and returns plain data that identifies it; without a selector the value
+            identifies itself.
         approximate
             Estimate with HyperLogLog: at most 4 KiB of state for each key, with a standard error
-            of 1.6 %.  The exact count keeps each different value, and writes all of a key when
-            one joins.
+            of 1.6 %.  The exact count keeps each different value, and writes all values of a key
+            again when a new one is added.
 
         Raises
         ------
@@ -152,10 +154,9 @@ class KeyedStream(Stream[K, V]):
         emit: Emit = "update",
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, Number]:
-        """Add up the values of each key, or the numbers that a selector finds in them.
+        """Add up the values of each key, or the numbers that a selector returns for them.
 
-        Integers never overflow, and an integer added to a float loses nothing but what a float
-        cannot hold.
+        Integers never overflow, and adding an integer to a float is as exact as a float can be.
 
         Examples
         --------
@@ -190,10 +191,10 @@ class KeyedStream(Stream[K, V]):
         emit: Emit = "update",
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, Decimal] | Table[K, float]:
-        """Average the values of each key, or the numbers that a selector finds in them.
+        """Average the values of each key, or the numbers that a selector returns for them.
 
-        Number and sum are kept, so the average of integers is the float nearest to the true one,
-        and that of decimals is exact to 28 digits.
+        The state is a count and a sum, so the average of integers is the float nearest to the true
+        average, and that of decimals is exact to 28 digits.
 
         Examples
         --------
@@ -212,12 +213,12 @@ class KeyedStream(Stream[K, V]):
         emit: Emit = "update",
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, V]:
-        """Keep the value with the least result of a selector; of equal ones the first.
+        """Keep the value with the least result of a selector; the first of equal ones.
 
         Parameters
         ----------
         selector
-            Takes the value, gives what is compared; without it the values are compared.
+            Takes the value and returns what is compared; without it the values are compared.
 
         Examples
         --------
@@ -236,7 +237,7 @@ class KeyedStream(Stream[K, V]):
         emit: Emit = "update",
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, V]:
-        """Keep the value with the greatest result of a selector; of equal ones the first.
+        """Keep the value with the greatest result of a selector; the first of equal ones.
 
         Examples
         --------
@@ -258,7 +259,7 @@ class KeyedStream(Stream[K, V]):
     ) -> Table[K, list[V]]:
         """Keep the ``n`` values with the greatest results of a selector, best first.
 
-        Of equal ones the first stays; without a selector the values are compared.
+        Among equal ones the first is kept; without a selector the values are compared.
 
         Raises
         ------
@@ -285,14 +286,14 @@ class KeyedStream(Stream[K, V]):
     ) -> Table[K, list[V]]:
         """Keep the values of each key as a list, in the order of arrival at the broker.
 
-        The whole list of a key is written when a value joins: give a limit where lists grow.
+        Each new value writes the whole list of its key again, so give a limit if lists grow.
 
         Parameters
         ----------
         distinct
-            Keep each value once; values are the same when their serde writes the same bytes.
+            Keep each value once; values are equal if their serde writes the same bytes.
         limit
-            Keep no more than the first so many.
+            Keep at most this many values, the first ones.
 
         Raises
         ------
@@ -319,15 +320,15 @@ class KeyedStream(Stream[K, V]):
         emit: Emit = "update",
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, V]:
-        """Fold the values of each key into one; the first value stands for itself.
+        """Fold the values of each key into one; the first value is the first result.
 
         Parameters
         ----------
         function
-            Takes the result so far and the next value, gives the new result.  Values come in the
-            order of arrival at the broker.
+            Takes the result so far and the next value, and returns the new result.  Values come in
+            the order of arrival at the broker.
         serde
-            Writes the values, on their way and in the state store.
+            Serializes the values on their way and in the state store.
 
         Examples
         --------
@@ -351,15 +352,15 @@ class KeyedStream(Stream[K, V]):
         Parameters
         ----------
         accumulator
-            An :class:`Accumulator` class; anything else that makes one; or one that has taken
-            no value yet, of which each key gets a copy.
+            An :class:`Accumulator` class, a function that returns an accumulator, or an accumulator
+            that has taken no value yet, of which each key gets a copy.
         serde
-            Writes what :meth:`Accumulator.state` gives; plain data unless given.
+            Serializes what :meth:`Accumulator.state` returns, which must otherwise be plain data.
 
         Raises
         ------
         TopologyError
-            What is given makes no accumulator.
+            The argument is not an accumulator and does not make one.
 
         Examples
         --------
@@ -387,22 +388,22 @@ class KeyedStream(Stream[K, V]):
         on_error: ErrorPolicy = "fail",
         **named: aggregates.Measure[V],
     ) -> Table[K, aggregates.Row]:
-        """Gather several things at once: one state, one shuffle, and a dict of the results.
+        """Compute several aggregates at once: one state, one shuffle, and a dict of the results.
 
         Parameters
         ----------
         measures
-            Made with :func:`headrace.count`, :func:`headrace.sum_` and their like; each goes by
-            the name of its method unless it is ``.named(...)``.
+            Made by :func:`headrace.count`, :func:`headrace.sum_` and so on; a result has the name
+            of the method unless the measure is ``.named(...)``.
         name, emit, on_error
-            As for every aggregate; a record on which one fails counts for none.
+            As for every aggregate; a record on which one measure fails counts for none.
         named
-            Measures by the name that their result has.
+            Measures, by the names of their results.
 
         Raises
         ------
         TopologyError
-            Two have one name, or one cannot gather what flows here.
+            Two have the same name, or one cannot aggregate the records of this stream.
 
         Examples
         --------
@@ -431,10 +432,10 @@ class KeyedStream(Stream[K, V]):
         Parameters
         ----------
         windows
-            What :func:`headrace.tumbling`, :func:`headrace.hopping`, :func:`headrace.sliding`,
-            :func:`headrace.session` or :func:`headrace.count_window` gives.
+            The result of :func:`headrace.tumbling`, :func:`headrace.hopping`,
+            :func:`headrace.sliding`, :func:`headrace.session` or :func:`headrace.count_window`.
         grace
-            How long a window stays open behind its end, and how much later than the source's
+            How long a window stays open after its end, and how much later than the source's
             ``allowed_lateness`` says a record may come.
 
         Raises

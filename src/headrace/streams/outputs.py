@@ -1,4 +1,4 @@
-"""Where records leave the graph."""
+"""Sinks, and ``print``: where records leave the graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.topology.callers import Caller, caller
 
 
 class End:
-    """What a sink leaves: nothing that an operator could be added to.
+    """The end of a stream: no operator can be added after a sink.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class End:
         return self._sink.name
 
     if not TYPE_CHECKING:
-        # Only for those who do without a type checker: it knows that there is no such method.
+        # This is for users without a type checker, which knows that there is no such method.
 
         def __getattr__(self, name: str) -> NoReturn:
             from headrace.streams.keyed import KeyedStream
@@ -62,11 +62,11 @@ class Printer:
 
     def __call__(self, key: object, value: object) -> None:
         """Print one record."""
-        print(f"{self.label}(key={key!r}, value={value!r})")  # noqa: T201 - what it is for
+        print(f"{self.label}(key={key!r}, value={value!r})")  # noqa: T201 - printing is its purpose
 
 
 def printed(flow: Flow, label: str, name: str | None) -> Flow:
-    """Print records and pass them on."""
+    """Print each record and pass it on."""
     step = flow.begin("print", name)
     return step.add(topology.Peek(**step.fields, function=Printer(label), takes_key=True))
 
@@ -86,8 +86,8 @@ def written(
     Raises
     ------
     TopologyError
-        There is no such serializer, and none that follows from the type of the values; keys cannot
-        travel; or it is not said what may be chosen.
+        The serializer is of no use, or there is none for the type of the values; keys cannot be
+        written; or ``topics`` is missing, or given without a function that chooses.
     """
     made_by = caller()
     origin, topics = made_by.origin, tuple(topics)
@@ -95,7 +95,8 @@ def written(
     what = f"sink to '{names[0] if names else topic}'"
     if isinstance(topic, str) == bool(topics):
         raise TopologyError(
-            f"{what} at {origin}: topics= names what a function may choose, and only that",
+            f"{what} at {origin}: a function that chooses the topic needs topics=, and nothing else"
+            " takes it",
             hint='for example sink(lambda order: order.kind, serdes.json, topics=["a", "b"])',
         )
     if serializer is None:
@@ -131,7 +132,7 @@ def _message_keys(flow: Flow, key: Callable[..., object] | None, made_by: Caller
     return Known(result_hint(key, made_by.names), None, flow.operator, made_by.origin)
 
 
-# Committed batches, for code outside the transaction.
+# Committed batches for code outside the transaction.
 
 
 def batches_to_function(
@@ -141,7 +142,7 @@ def batches_to_function(
     serde: Serde[Any] | None,
     on_error: topology.ErrorPolicy,
 ) -> End:
-    """Call a function with committed batches."""
+    """Call a function with each committed batch."""
     step = flow.begin("for_each_batch", name, on_error=on_error)
     what = f"for_each_batch '{step.name}'"
     check_function(what, function, ("records", "token"), step.caller.origin)
@@ -158,7 +159,7 @@ def batches_to_spark(
     serde: Serde[Any] | None,
     on_error: topology.ErrorPolicy,
 ) -> End:
-    """Hand committed batches to Spark's writers."""
+    """Hand each committed batch to one of Spark's writers."""
     step = flow.begin("sink_dataframe", name, on_error=on_error)
     what = f"sink_dataframe '{step.name}'"
     check_function(what, writer, ("frame", "token"), step.caller.origin)

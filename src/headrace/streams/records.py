@@ -1,4 +1,4 @@
-"""What is done with each record on its own."""
+"""Operators that handle each record on its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def replaced(
     serde: Serde[Any] | None,
     on_error: topology.ErrorPolicy,
 ) -> Flow:
-    """Replace records, or their values, by one or any number of others, as the operator says."""
+    """Replace each record, or its value, by one or any number of others, as ``kind`` says."""
     step, takes_key = _begin(flow, kind.label, function, name, on_error)
     hint = result_hint(function, step.caller.names)
     if issubclass(kind, topology.FlatMap | topology.FlatMapValues):
@@ -49,7 +49,7 @@ def mapped_async(
     serde: Serde[Any] | None,
     on_error: topology.ErrorPolicy,
 ) -> Flow:
-    """Replace values by ones that are awaited."""
+    """Replace each value by the result of a coroutine."""
     step = flow.begin("map_async", name, on_error=on_error)
     takes_key = check_record_function("map_async", function, step.caller.origin, awaits=True)
     if max_in_flight < 1:
@@ -68,7 +68,7 @@ def mapped_async(
 def kept_by_function(
     flow: Flow, predicate: Callable[..., Any], name: str | None, on_error: topology.ErrorPolicy
 ) -> Flow:
-    """Drop records that a predicate does not find true."""
+    """Drop the records for which a predicate is not true."""
     step = flow.begin("where", name, on_error=on_error)
     if not callable(predicate):
         raise TopologyError(
@@ -83,7 +83,7 @@ def kept_by_function(
 def peeked(
     flow: Flow, function: Callable[..., Any], name: str | None, on_error: topology.ErrorPolicy
 ) -> Flow:
-    """Show records to a function."""
+    """Call a function for each record and pass the record on."""
     step, takes_key = _begin(flow, "peek", function, name, on_error)
     return step.add(topology.Peek(**step.fields, function=function, takes_key=takes_key))
 
@@ -91,7 +91,7 @@ def peeked(
 def keyed(
     flow: Flow, selector: Callable[..., Any], name: str | None, on_error: topology.ErrorPolicy
 ) -> Flow:
-    """Set the keys of records."""
+    """Set the key of each record."""
     step, takes_key = _begin(flow, "key_by", selector, name, on_error)
     known = step.known(result_hint(selector, step.caller.names))
     known.check_key(step.name)
@@ -108,7 +108,7 @@ def timed(
     name: str | None,
     on_error: topology.ErrorPolicy,
 ) -> Flow:
-    """Set the times of records."""
+    """Set the time of each record."""
     step = flow.begin("select_timestamp", name, on_error=on_error)
     check_function("select_timestamp", function, ("value",), step.caller.origin)
     check_durations(f"operator '{step.name}' at {step.caller.origin}", durations)
@@ -123,7 +123,7 @@ def _begin(
     return step, check_record_function(label, function, step.caller.origin)
 
 
-# The low level in the front door: ``process``.
+# Processors of the user's own: ``process``.
 
 _LONGEST_NAME = 100
 
@@ -142,7 +142,8 @@ def processed(
     Raises
     ------
     TopologyError
-        Nothing makes a processor, two things have one name, or states have no keys to belong to.
+        The factory makes no processor, two names are the same, or there are states or timers but
+        no keys.
     """
     step = flow.begin("process", name, on_error=on_error)
     if not callable(factory) or not accepts(factory, 0):
@@ -162,7 +163,7 @@ def processed(
 
 
 def output_of(flow: Flow, process: topology.Process, name: str) -> Flow:
-    """Return where the records are that a processor forwards to the child with a name.
+    """Return the place of the records that a processor forwards to a named child.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Streams that are brought together, parted and moved."""
+"""Merging, branching and moving streams."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Branches(Mapping[str, StreamT], Generic[StreamT]):
     Parameters
     ----------
     streams
-        The streams.
+        The streams, by the names of their branches.
     """
 
     def __init__(self, streams: Mapping[str, StreamT]) -> None:
@@ -48,7 +48,7 @@ class Branches(Mapping[str, StreamT], Generic[StreamT]):
 
 
 def merged(flows: list[Flow], step: NextOperator, serde: Serde[Any] | None) -> Flow:
-    """Bring streams together.
+    """Merge several streams into one.
 
     Raises
     ------
@@ -71,12 +71,12 @@ def parted(
     name: str | None,
     on_error: topology.ErrorPolicy,
 ) -> dict[str, Flow]:
-    """Part records by predicates, and return where each part is.
+    """Split records by predicates, and return the place of each branch.
 
     Raises
     ------
     TopologyError
-        There is no predicate, one cannot be called so, or the default has the name of one.
+        There is no predicate, one takes other arguments, or one has the name of the default.
     """
     step = flow.begin("branch", name, on_error=on_error)
     origin = step.caller.origin
@@ -106,7 +106,7 @@ def moved(
     name: str | None,
     on_error: topology.ErrorPolicy,
 ) -> Flow:
-    """Move records to other tasks, by the keys that they have or by others.
+    """Move records to other tasks, by their keys or by those that a selector returns.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def looped(
     name: str | None,
     on_error: topology.ErrorPolicy,
 ) -> Flow:
-    """Add the operator that writes the topic and the one that reads it.
+    """Add the operator that writes a topic and the one that reads it.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def looped(
         topic=writer.topic,
         deserializer=with_key(serde, of=object) if has_keys else as_deserializer(serde),
         keyed=has_keys,
-        # Watermarks come as messages, records bring with them whether they are late.
+        # Watermarks come as messages, and each record carries whether it is late.
         allowed_lateness=timedelta(0),
         idle_timeout=None,
         start="latest",
@@ -208,7 +208,7 @@ def _check_mergeable(flows: list[Flow], step: NextOperator) -> None:
 
 
 def _common(found: list[Known], step: NextOperator, serde: Serde[Any] | None = None) -> Known:
-    """Say what is known of records that may be of any of these kinds."""
+    """Return what is known of keys or values that come from all of these streams."""
     first = found[0]
     if serde is None and all((k.hint, k.serde) == (first.hint, first.serde) for k in found):
         return first

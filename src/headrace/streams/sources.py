@@ -1,4 +1,4 @@
-"""Sources: what can be said of the topics that a job reads, and of the times in them."""
+"""Sources: the topics that a job reads, and the options of reading them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from headrace.topology.callers import Caller, caller
 V = TypeVar("V")
 
 Topics = str | Sequence[str] | re.Pattern[str]
-"""A topic, several, or a pattern that whole names of topics must match."""
+"""A topic, several topics, or a pattern that must match whole names of topics."""
 
 
 class SourceOptions(TypedDict, Generic[V], total=False):
-    """What :meth:`StreamBuilder.source` takes by name, and its defaults."""
+    """Keyword arguments of :meth:`StreamBuilder.source`, with their defaults."""
 
     #: Where the record's time comes from: ``"message"``, the born time (the default); ``"wall"``,
-    #: the clock of the batch; or a function of the value that gives an aware datetime or ms since
+    #: the clock of the batch; or a function of the value that returns an aware datetime or ms since
     #: 1970 (None: the born time).
     timestamp: Callable[[V], datetime | int | None] | Literal["message", "wall"]
     #: How far a record may lag behind the newest of its queue before it is late; 2 seconds.
     allowed_lateness: timedelta
-    #: So long a queue may be silent before event time goes on without it, as far as the furthest
-    #: where all are; 10 seconds.  None: the others wait for it for ever.
+    #: How long a queue may be silent before event time advances without it, or to the furthest
+    #: queue if all are silent; 10 seconds.  None: the others wait for it for ever.
     idle_timeout: timedelta | None
-    #: Records so far ahead of their store time are counted and move no watermark; one day, by
-    #: ``JobSettings.max_future``.
+    #: Records that are further ahead of their store time are counted and move no watermark; the
+    #: default is ``JobSettings.max_future``, one day.
     max_future: timedelta | None
     #: Where to begin: ``"first"``, ``"latest"``, an aware datetime, or offsets by queue number or
-    #: by queue name; as ``JobSettings.start`` says by default.
+    #: by queue name; the default is ``JobSettings.start``.
     start: Start | None
     #: Whether ``start`` holds for the first start of the job only, which is the default.
     start_once: bool
@@ -49,12 +49,12 @@ def make_source(
     made_by: Caller,
     options: SourceOptions[Any],
 ) -> Source:
-    """Check what was said of a source and make it.
+    """Check the arguments of a source and make it.
 
     Raises
     ------
     TopologyError
-        Something of it cannot work.
+        One of them cannot work.
     """
     if not isinstance(deserializer, Deserializer | Serde) and not document_serde_for(deserializer):
         check_function("source", deserializer, ("body",), made_by.origin)
@@ -69,7 +69,7 @@ def make_source(
 
 
 def place_of(topics: Topics) -> str:
-    """Choose what a source and the operators behind it are named after.
+    """Choose the name after which a source and the operators behind it are named.
 
     >>> place_of("lines"), place_of(["lines", "words"]), place_of(re.compile("orders-.*"))
     ('lines', 'lines', 'orders')
@@ -92,7 +92,7 @@ def _no_topics(given: object) -> TopologyError:
 
 
 def check_durations(what: str, options: Mapping[str, Any]) -> None:
-    """Refuse durations that are none.
+    """Check that durations are not negative.
 
     Raises
     ------

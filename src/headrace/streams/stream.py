@@ -1,4 +1,4 @@
-"""Stream: records that flow, and what can be done with them."""
+"""The ``Stream`` class: the operators of a stream of records."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ _IDLE = timedelta(seconds=10)
 class Stream(Generic[K, V]):
     """Records with keys of type ``K`` and values of type ``V``.
 
-    Made by :meth:`StreamBuilder.source` and by the operators.  A stream can be used more than
-    once: each operator added to it is a branch that gets all records.  None is a value like any
-    other; ``where`` and ``flat_map`` drop records.
+    :meth:`StreamBuilder.source` and the operators make streams.  A stream can be used more than
+    once: each operator that is added to it gets all its records.  None is a value like any other;
+    only ``where`` and ``flat_map`` drop records.
 
-    A function that an operator takes is one of the value; where it has two required parameters, of
-    key and value.  What operators take by name, besides what each of them says:
+    An operator calls a function with the value; a function with two required parameters gets key
+    and value.  Operators share these keyword arguments:
 
     name
-        Name of the operator, and of its state store and topics where it has some.
+        Name of the operator, and of its state store and topics if it has any.
     serde
-        Writes the values that the operator makes, where they travel between Spark's stages, lie
-        in a state store, or go to a topic; else the serde that follows from the function's
-        annotations does, else they are plain data.
+        Serializes the values that the operator makes, when they travel between Spark's stages, are
+        kept in a state store, or go to a topic.  The default follows from the function's
+        annotations; without annotations the values must be plain data.
     on_error
-        What becomes of a record on which the function raises, or that cannot be written:
-        ``"fail"`` stops the job, ``"skip"`` counts it, ``"topic:NAME"`` sends the message that it
-        comes from to that topic.
+        What to do with a record on which the function raises, or which cannot be written:
+        ``"fail"`` stops the job, ``"skip"`` leaves the record out and counts it, and
+        ``"topic:NAME"`` also sends the message that it comes from to that topic.
 
     Each operator raises a :class:`~headrace.TopologyError` for a function that cannot be called
-    so, and where it needs keys or values to be written that are of a known type without a serde.
+    this way, and if it must write keys or values of a known type that has no serde.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -87,7 +87,7 @@ class Stream(Generic[K, V]):
 
     @property
     def name(self) -> str:
-        """Name of the operator that gives these records."""
+        """Name of the operator that makes these records."""
         return self._flow.operator
 
     # Records and values
@@ -108,7 +108,7 @@ class Stream(Generic[K, V]):
         serde: Serde[V2] | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> Stream[K2, V2]:
-        """Replace key and value by the pair that a function gives.
+        """Replace key and value by the pair that a function returns.
 
         Examples
         --------
@@ -166,7 +166,7 @@ class Stream(Generic[K, V]):
         serde: Serde[V2] | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> Stream[K2, V2]:
-        """Replace each record by any number of others, which the function gives as pairs.
+        """Replace each record by any number of others, which the function returns as pairs.
 
         Examples
         --------
@@ -216,18 +216,18 @@ class Stream(Generic[K, V]):
         serde: Serde[V2] | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> Stream[K, V2]:
-        """Replace the value by one that is awaited, for many records at a time.
+        """Replace the value by the result of a coroutine; many calls wait at the same time.
 
         Results keep the order of the records.  All calls of a process run on one event loop, so
-        a session that the function keeps open serves later batches too.  After a failure a batch
-        is repeated: what the function does outside may happen more than once.
+        a session that the function keeps open serves later batches too.  A batch is repeated after
+        a failure, so the function's outside effects may happen more than once.
 
         Parameters
         ----------
         function
             A coroutine function of the value, or of key and value.
         max_in_flight
-            So many calls wait at the same time, in each task; at least 1.
+            How many calls may wait at the same time in each task; at least 1.
 
         Examples
         --------
@@ -261,14 +261,14 @@ class Stream(Generic[K, V]):
         Parameters
         ----------
         condition
-            A function of the value, or of key and value.  Where the values have columns, also an
-            expression over them, which is computed for all records of a chunk at once; one that is
-            null, because a value is, drops the record as false does.
+            A function of the value, or of key and value.  If the values have columns, it can also
+            be an expression over them, which is computed for all records of a chunk at once; a
+            null result drops the record, as false does.
 
         Raises
         ------
         TopologyError
-            The stream has no columns, a column is not there, or the expression is no condition.
+            The stream has no columns, a column does not exist, or the expression is no condition.
 
         Examples
         --------
@@ -291,25 +291,25 @@ class Stream(Generic[K, V]):
         on_error: topology.ErrorPolicy = "fail",
         **named: Expression | Any,
     ) -> Stream[K, dict[str, Any]]:
-        """Compute columns from the columns of the values; all records of a chunk at once.
+        """Compute columns from the columns of the values, for all records of a chunk at once.
 
-        Values become dicts of what is selected, where a function looks at them; from one operator
-        over columns to the next they stay Arrow columns.
+        A function after ``select`` sees each value as a dict of the selected columns; between
+        operators over columns the values stay Arrow columns.
 
         Parameters
         ----------
         columns
             Expressions, or names of columns.
         name
-            Name of the operator; a column of this name is given as an expression with
+            Name of the operator.  For a column that is called ``name``, pass an expression with
             ``.named("name")``.
         named
-            Expressions by the name of the column that they give.
+            Expressions, by the names of the columns that they make.
 
         Raises
         ------
         TopologyError
-            The stream has no columns, a column is not there, or types do not fit.
+            The stream has no columns, a column does not exist, or types do not fit.
 
         Examples
         --------
@@ -334,7 +334,8 @@ class Stream(Generic[K, V]):
     ) -> Self:
         """Call a function for each record, and pass the record on.
 
-        The function runs in Spark's workers, again for a batch that is repeated after a failure.
+        The function runs in Spark's workers, and runs again for a batch that is repeated after a
+        failure.
 
         Examples
         --------
@@ -345,10 +346,10 @@ class Stream(Generic[K, V]):
         return self._same(records.peeked(self._flow, function, name, on_error))
 
     def print(self, *, label: str = "", name: str | None = None) -> Self:
-        """Print each record as ``(key=..., value=...)`` behind a label, and pass it on.
+        """Print each record as ``(key=..., value=...)`` after a label, and pass it on.
 
-        Lines appear where the record is handled: on the output of Spark's workers, or of the
-        process that runs the test driver.
+        The lines go to the standard output of the process that handles the record: one of Spark's
+        workers, or the process that runs the test driver.
 
         Examples
         --------
@@ -379,7 +380,7 @@ class Stream(Generic[K, V]):
         name: str | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> KeyedStream[K2, V]:
-        """Set the key of each record to what the selector finds in it.
+        """Set the key of each record to the result of a selector.
 
         Keys are plain data (see :mod:`headrace.keys`); ``1``, ``1.0`` and ``True`` are three keys.
 
@@ -392,9 +393,9 @@ class Stream(Generic[K, V]):
         return _by_key(records.keyed(self._flow, selector, name, on_error))
 
     def group_by_key(self) -> KeyedStream[K, V]:
-        """Go on by the keys that the records have.
+        """Return the stream as a keyed stream, by the keys that the records already have.
 
-        Adds no operator.  A shuffle follows only where the key is not the one of the last shuffle.
+        This adds no operator.  A shuffle follows only if the keys changed after the last shuffle.
 
         Raises
         ------
@@ -419,15 +420,15 @@ class Stream(Generic[K, V]):
         on_error: topology.ErrorPolicy = "fail",
         **named: Expression,
     ) -> ColumnGroups:
-        """Go on by the values of columns; :meth:`ColumnGroups.agg` says what to compute.
+        """Group the records by the values of columns; :meth:`ColumnGroups.agg` then aggregates.
 
-        The key is the value of one column, or a tuple of the values of several; null is a value
-        like any other here.
+        The key is the value of the column, or a tuple if there are several columns; here, null is a
+        value like any other.
 
         Raises
         ------
         TopologyError
-            The stream has no columns, a column is not there, or types do not fit.
+            The stream has no columns, a column does not exist, or types do not fit.
 
         Examples
         --------
@@ -438,7 +439,7 @@ class Stream(Generic[K, V]):
         return grouped(self._flow, columns, named, name, on_error)
 
     def to_table(self, *, name: str | None = None) -> Table[K, V]:
-        """Keep the last value of each key; None deletes the key.
+        """Return a table of the last value of each key; None deletes the key.
 
         Examples
         --------
@@ -463,24 +464,24 @@ class Stream(Generic[K, V]):
         max_future: timedelta | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> Self:
-        """Set the time of each record to what the function finds in its value.
+        """Set the time of each record to the one that a function returns for its value.
 
-        New times begin new watermarks: what was late by the old time need not be by the new one,
-        and the other way round.
+        Watermarks begin anew with the new times: a record that was late by its old time may be on
+        time by its new one, and vice versa.
 
         Parameters
         ----------
         function
-            Takes the value, gives an aware datetime or ms since 1970; None leaves the time.
+            Takes the value and returns an aware datetime or ms since 1970; None keeps the time.
         allowed_lateness
-            How far a record may lag behind the newest of its source queue (behind a shuffle: of
+            How far a record may lag behind the newest of its source queue (after a shuffle: of
             its partition) before it is late.
         idle_timeout
-            So long a queue or partition may be silent before event time goes on without it; None:
-            the others wait for ever.
+            How long a queue or partition may be silent before event time advances without it; with
+            None the others wait for it for ever.
         max_future
-            Records so far ahead of the wall clock are counted, as ``future``, and move no
-            watermark; by default as ``JobSettings.max_future`` says.
+            Records that are further ahead of the wall clock than this are counted as ``future`` and
+            move no watermark; the default is ``JobSettings.max_future``.
 
         Raises
         ------
@@ -581,26 +582,27 @@ class Stream(Generic[K, V]):
         joiner: Callable[[V, V2], Out] | Callable[[Any, V, V2], Out] | None = None,
         **options: Unpack[JoinOptions],
     ) -> StreamJoin[K, V, V2, V, V2] | TableLookup[K, V, V2] | KeyedStream[Any, Out]:
-        """Pair records that have the same key; or look records up in a table.
+        """Pair the records of two streams by key, or look up each record's row in a table.
 
-        With nothing but ``right`` it begins a chain (``.left_key(...).right_key(...)`` and so on) that
-        :meth:`StreamJoin.apply` ends; with a joiner it is the whole join.
+        With only ``right``, the call begins a chain (``.left_key(...).right_key(...)`` and so on)
+        that :meth:`StreamJoin.apply` ends; with a joiner it makes the whole join.
 
         Parameters
         ----------
         right
-            The other stream, which may be this one; a table, whose row of that moment a record of
-            this stream meets; or a global table, where ``left_key`` may give any key.
+            The other stream, which may be this one; a table, in which each record meets the row of
+            its key at that moment; or a global table, in which ``left_key`` may return any key.
         joiner
-            Takes left and right value, or key and both.
+            Takes the left and the right value, or the key and both.
         options
-            ``left_key`` and ``right_key`` give the left and the right side's key; without them the
-            records' own keys meet.  ``within``, a length or a pair, says how much earlier, and how
-            much later, than the left record the right one may be; ``window`` says which windows
-            they share (see :func:`headrace.tumbling`); without both the last value of each side
-            meets, whenever one of them comes.  ``grace`` says how much longer to wait for late
-            records.  ``name`` is that of the operator that keeps state, ``serde`` writes the
-            results, ``on_error`` says what becomes of records on which a function raises.
+            ``left_key`` and ``right_key`` return the keys of the two sides; without them the
+            records' own keys are compared.  ``within``, a duration or a pair of them, says how much
+            earlier and how much later than the left record the right one may be; ``window`` says
+            which windows the two must share (see :func:`headrace.tumbling`).  Without either, each
+            record meets the last value of the other side.  ``grace`` says how much longer to wait
+            for late records.  ``name`` names the operator that keeps the state, ``serde``
+            serializes the results, and ``on_error`` says what to do with records on which a
+            function raises.
 
         Raises
         ------
@@ -701,9 +703,10 @@ class Stream(Generic[K, V]):
         joiner: Callable[[V, V2 | None], Out] | Callable[[Any, V, V2 | None], Out] | None = None,
         **options: Unpack[JoinOptions],
     ) -> StreamJoin[K, V, V2, V, V2 | None] | TableLookup[K, V, V2 | None] | KeyedStream[Any, Out]:
-        """Pair records as :meth:`join` does, and give a left one alone where nothing meets it.
+        """Pair records as :meth:`join` does, and also return each left record that meets nothing.
 
-        By time that happens once, when its time is up; without a window, and with a table, at once.
+        With ``within`` or ``window`` an unmatched record comes once, when nothing can meet it any
+        more; without them, and with a table, it comes at once.
 
         Examples
         --------
@@ -760,7 +763,7 @@ class Stream(Generic[K, V]):
         | None = None,
         **options: Unpack[JoinOptions],
     ) -> StreamJoin[K, V, V2, V | None, V2 | None] | KeyedStream[Any, Out]:
-        """Pair records of two streams, and give one of either side alone where nothing meets it.
+        """Pair records of two streams, and also return each record of either that meets nothing.
 
         See :meth:`join` and :meth:`left_join`.
 
@@ -774,18 +777,18 @@ class Stream(Generic[K, V]):
         <keyed stream 'joined-here-there'>
         """
         made = join(self._flow, "outer", right, joiner, options)
-        assert not isinstance(made, TableLookup)  # which knows no outer join
+        assert not isinstance(made, TableLookup)  # it has no outer join
         return made
 
-    # Ways
+    # Merging, branching and moving
 
     def merge(
         self, *others: Stream[K, V], name: str | None = None, serde: Serde[V] | None = None
     ) -> Stream[K, V]:
         """Return the records of this stream and of others as one stream.
 
-        Behind the next shuffle they are in the order in which their messages arrived.  ``serde``
-        writes the values where the streams name different ones.
+        After the next shuffle they are in the order in which their messages arrived.  ``serde``
+        serializes the values if the streams have different serdes.
 
         Raises
         ------
@@ -813,21 +816,21 @@ class Stream(Generic[K, V]):
         on_error: topology.ErrorPolicy = "fail",
         **predicates: Callable[..., object],
     ) -> Branches[Self]:
-        """Part the records: each goes to the first branch whose predicate finds it true.
+        """Split the stream: each record goes to the first branch whose predicate is true for it.
 
         Parameters
         ----------
         name
-            Name of the operator; a branch is named after it.
+            Name of the operator; the branches are named after it.
         default
             Name of the branch for all other records.
         predicates
-            By the name of the branch: a function of the value, or of key and value.
+            A predicate for each branch, by its name: a function of the value, or of key and value.
 
         Raises
         ------
         TopologyError
-            There is no predicate, or the default has the name of one.
+            There is no predicate, or one has the name of the default branch.
 
         Examples
         --------
@@ -870,18 +873,18 @@ class Stream(Generic[K, V]):
         name: str | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> Self | KeyedStream[K2, V]:
-        """Move the records to other tasks, so that what follows runs in as many as are wanted.
+        """Move the records to other tasks, so that the next operators run in as many as needed.
 
-        Records go by their keys and keep their order per key.  A stream that has no keys is spread
-        evenly.
+        Records go to the partition of their key and keep their order per key.  A stream without
+        keys is spread evenly.
 
         Parameters
         ----------
         key
-            Takes the value, or key and value, gives the new key.
+            Takes the value, or key and value, and returns the new key.
         partitions
-            So many of the job's partitions take records, at least 1, to spare what the next
-            operator calls; all by default.
+            How many of the job's partitions get records, at least 1; all by default.  Fewer of them
+            spare a service that the next operator calls.
 
         Examples
         --------
@@ -907,20 +910,20 @@ class Stream(Generic[K, V]):
         """Write the records to a topic that the next batch reads, so that others see them too.
 
         They go to the queue of their key and stay in order per key; a stream without keys writes
-        to one queue per task.  Keys, times, headers and what is known of late records stay as
-        they are, so results are those that there would be without the topic, a batch later.
+        to one queue per task.  Keys, times, headers and lateness of the records are kept, so the
+        results are the same as without the topic, only later.
 
         Parameters
         ----------
         topic
             Name of the topic, which nothing else in the job reads or writes; by default
-            ``JOB-ROCKETMQ-THROUGH-NUMBER-shuffleTopic`` with the place of the operator in the
-            topology.  Where it is missing the job makes it.  A job that begins does not read
-            what is there already.
+            ``JOB-ROCKETMQ-THROUGH-NUMBER-shuffleTopic``, where the number is the operator's place
+            in the topology.  The job makes the topic if it is missing.  The first start of a job
+            does not read records that the topic already holds.
         queues
-            Queues that it is made with, at least 1.
+            Number of queues, at least 1, if the job makes the topic.
         name
-            Name of the operator; the one that reads has ``-read`` behind it.
+            Name of the operator; the one that reads the topic gets the suffix ``-read``.
 
         Examples
         --------
@@ -954,30 +957,30 @@ class Stream(Generic[K, V]):
     ) -> ProcessedStream[K2, V2]:
         """Hand each record to a processor that you write.
 
-        With states or timers the records of a key meet in one task.  Late records come too: a
-        processor decides itself what they are worth.  What one that raises did to state, and what
-        it forwarded, is taken back; an error in a timer stops the job.
+        With states or timers, all records of a key come to one task.  Late records come too: the
+        processor decides what to do with them.  If it raises, its changes of state and the records
+        that it forwarded for this record are taken back; an error in a timer stops the job.
 
         Parameters
         ----------
         factory
-            The processor's class, or what makes one without arguments.
+            The processor's class, or a function without parameters that makes one.
         states
             State that is kept for each key: ``value_state``, ``map_state``, ``list_state``,
             ``window_state`` of :mod:`headrace.topology`.
         timers
             Timers that can be set for each key: ``event_timer``, ``wall_timer``.
         outputs
-            Names of children beside the stream that this gives; see
+            Names of children besides the returned stream; see
             :meth:`ProcessedStream.output`.
         lag
-            How much older than event time the records may be that the processor gives; what
-            is older still may be late for what follows.
+            How much older than event time the forwarded records may be; records that are older
+            still may be late for the next operators.
 
         Raises
         ------
         TopologyError
-            There are states or timers and the stream has no keys; two have the same name.
+            There are states or timers and the stream has no keys, or two have the same name.
 
         Examples
         --------
@@ -1043,28 +1046,29 @@ class Stream(Generic[K, V]):
         Parameters
         ----------
         topic
-            Name of the topic; or a function that chooses it for each record, out of ``topics``.
+            Name of the topic, or a function that chooses it for each record from ``topics``.
         serializer
-            A serde, or a type such as a dataclass, which is written as JSON; or a callable that
-            gives the body for a value, or for key and value when it has two required parameters.
-            Unless given, what was said of the values: the serde that the source or ``serde=``
-            names, else by their type text and bytes as they are, all else as JSON.
+            A serde, or a type such as a dataclass, which is written as JSON, or a callable that
+            returns the body for a value, or for key and value if it has two required parameters.
+            The default is the serde that the source or ``serde=`` names; without one it follows
+            from the type of the values: text and bytes as they are, everything else as JSON.
         topics
-            What the function may choose: all of them must exist when the job starts, and a record
-            for any other stops it.
+            The topics from which the function chooses.  All of them must exist when the job starts;
+            a record for any other topic is handled as ``on_error`` says.
         key
-            A function that gives the message's key in place of the record's; None for no key.
+            A function that returns the message's key in place of the record's; None for no key.
         partition
-            A function that gives the number of the message's queue, from 0, in place of the key.
+            A function that returns the number of the message's queue, from 0; without it the key
+            decides.
         name
-            Name of the operator, ``sink-TOPIC`` unless given.
+            Name of the operator; ``sink-TOPIC`` by default.
 
         Raises
         ------
         TopologyError
-            The serializer is neither a serde nor callable, or there is none and nobody has said
-            what the values are; keys are of a known type that is not plain data; a function is
-            given for the topic without ``topics``, or the other way round.
+            The serializer is neither a serde nor callable, or there is none and the type of the
+            values is unknown; keys are of a known type that is not plain data; a function chooses
+            the topic without ``topics``, or there are ``topics`` without such a function.
 
         Examples
         --------
@@ -1090,16 +1094,17 @@ class Stream(Generic[K, V]):
         """Call a function with the records of each committed batch, at least once; nothing follows.
 
         The function runs after the commit, in a Python process of its own, one batch after the
-        other, in their order.  When it raises, it is called again with the same records and the
+        other, in their order.  If it raises, it is called again with the same records and the
         same token, after pauses that grow up to a minute; the job itself goes on.  A batch may
-        come again after a failure: keep the token with what you write, and leave out what has it.
+        come again after a failure: store the token with what you write, and skip a batch whose
+        token is already there.
 
         Parameters
         ----------
         function
             Takes the records and the :class:`~headrace.BatchToken`.
         serde
-            Writes the values; by default the one that is known of them, else plain data.
+            Serializes the values; by default the one that is known for them, or that of plain data.
 
         Examples
         --------
@@ -1127,12 +1132,12 @@ class Stream(Generic[K, V]):
 
         The writer gets a Spark data frame and a :class:`~headrace.BatchToken` after the commit,
         one batch after the other.  It is called in a thread of the process that started the job,
-        because only that one has data frames; what it asks of the data frame runs in Spark's
-        executors.  Failures are handled as by :meth:`for_each_batch`.
+        because data frames exist only there; its queries on the data frame run in Spark's
+        executors.  Failures are handled as in :meth:`for_each_batch`.
 
-        The columns are key, value, time, headers, broker, queue, offset.  Values of a known schema
-        have its type, a struct where they have several columns; others are JSON text, or bytes
-        where ``serde`` writes no text.
+        The columns are key, value, time, headers, broker, queue and offset.  Values with a known
+        schema have its type, a struct if there are several columns; others are JSON text, or bytes
+        if ``serde`` does not write text.
 
         Examples
         --------
@@ -1164,7 +1169,7 @@ class ProcessedStream(Stream[K, V]):
     Parameters
     ----------
     flow
-        Where they are.
+        The place of the records in the graph.
     process
         The operator that forwards them.
     """
@@ -1174,7 +1179,7 @@ class ProcessedStream(Stream[K, V]):
         self._process = process
 
     def output(self, name: str) -> Stream[Any, Any]:
-        """Return the records that it forwards to the child with a name.
+        """Return the records that the processor forwards to a named child.
 
         Raises
         ------

@@ -26,8 +26,8 @@ Out = TypeVar("Out")
 class Table(OperatorHandle[K, Any, V]):
     """The latest value of each key.
 
-    Made by :meth:`StreamBuilder.table`, :meth:`Stream.to_table`, aggregates and joins of tables.
-    As a stream of updates, None means that a key has been deleted.
+    :meth:`StreamBuilder.table`, :meth:`Stream.to_table`, aggregates and joins of tables make one.
+    In its stream of updates, None means that a key was deleted.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -38,7 +38,7 @@ class Table(OperatorHandle[K, Any, V]):
 
     @property
     def name(self) -> str:
-        """Name of the operator that gives the updates; where it keeps state, of its store too."""
+        """Name of the operator that makes the updates, and of its state store if it has one."""
         return self._flow.operator
 
     if not TYPE_CHECKING:
@@ -47,9 +47,9 @@ class Table(OperatorHandle[K, Any, V]):
             raise no_method(self, name)
 
     def to_stream(self, *, name: str | None = None) -> Stream[K, V]:
-        """Return the updates of the table as a stream; None stands for a key that was deleted.
+        """Return the updates of the table as a stream; None means that the key was deleted.
 
-        ``serdes.optional`` writes None as an empty body, which deletes on the other side, too.
+        ``serdes.optional`` writes None as an empty body, which deletes the key for readers too.
 
         Examples
         --------
@@ -90,8 +90,8 @@ class Table(OperatorHandle[K, Any, V]):
     ) -> End:
         """Write the updates of the table to a topic; nothing follows.
 
-        Takes what :meth:`Stream.sink` takes.  A key that was deleted becomes a tombstone, a message
-        without a body.
+        The parameters are those of :meth:`Stream.sink`.  A key that was deleted becomes a
+        tombstone, a message without a body.
 
         Examples
         --------
@@ -115,14 +115,14 @@ class Table(OperatorHandle[K, Any, V]):
         Parameters
         ----------
         function
-            Takes the value, gives a new one; None deletes the key.
+            Takes the value and returns the new one; None deletes the key.
         name
             Name of the operator.
         serde
-            Writes the new values.
+            Serializes the new values.
         on_error
-            What becomes of a change on which the function raises, see :meth:`Stream.map_values`:
-            where it is left out, what follows keeps the row as it was.
+            What to do with a change on which the function raises; see :class:`Stream`.  If the
+            change is left out, the next operators keep the row as it was.
 
         Examples
         --------
@@ -143,9 +143,9 @@ class Table(OperatorHandle[K, Any, V]):
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, V]:
-        """Keep the keys whose value the condition finds true; the others are deleted.
+        """Keep the keys whose values satisfy a condition; the others are deleted.
 
-        ``on_error`` says what becomes of a change on which it raises; see :meth:`map_values`.
+        ``on_error`` says what to do with a change on which it raises; see :meth:`map_values`.
 
         Examples
         --------
@@ -187,23 +187,23 @@ class Table(OperatorHandle[K, Any, V]):
         serde: Serde[Out] | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, Out]:
-        """Join with another table: a row for each key that both have.
+        """Join with another table: the result has a row for each key that both have.
 
         Parameters
         ----------
         right
             The other table.
         joiner
-            Takes left and right value, or key and both; None deletes the key.
+            Takes the left and the right value, or the key and both; None deletes the key.
         foreign_key
-            Takes a left value, gives the key of the right row that it belongs to; without it
-            rows with the same key meet.
+            Takes a left value and returns the key of the right row that it refers to; without it
+            rows with the same key are joined.
         name
             Name of the operator and of its state store.
         serde
-            Writes the results.
+            Serializes the results.
         on_error
-            What becomes of a change on which the joiner or ``foreign_key`` raises; see
+            What to do with a change on which the joiner or ``foreign_key`` raises; see
             :meth:`map_values`.
 
         Raises
@@ -254,7 +254,7 @@ class Table(OperatorHandle[K, Any, V]):
         serde: Serde[Out] | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, Out]:
-        """Join with another table: a row for each key of this one; see :meth:`join`.
+        """Join with another table: the result has a row for each key of this one; see :meth:`join`.
 
         Examples
         --------
@@ -289,7 +289,7 @@ class Table(OperatorHandle[K, Any, V]):
         serde: Serde[Out] | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, Out]:
-        """Join with another table: a row for each key that either has; see :meth:`join`.
+        """Join with another table: the result has a row for each key of either; see :meth:`join`.
 
         Examples
         --------
@@ -303,7 +303,7 @@ class Table(OperatorHandle[K, Any, V]):
 
 
 class GlobalTable(OperatorHandle[K, Any, V]):
-    """A table that every partition has whole, for joins by any key; see :meth:`Stream.join`."""
+    """A table of which every partition has a whole copy; see :meth:`Stream.join`."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -313,5 +313,5 @@ class GlobalTable(OperatorHandle[K, Any, V]):
 
     @property
     def name(self) -> str:
-        """Name of the operator that gives the updates."""
+        """Name of the operator that makes the updates."""
         return self._flow.operator

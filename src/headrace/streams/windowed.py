@@ -1,4 +1,4 @@
-"""Windowed streams: what is kept per key and window."""
+"""Windowed streams: aggregates per key and window."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ R = TypeVar("R")
 
 
 class WindowedStream(Generic[K, V]):
-    """Records of each key in windows; made by :meth:`KeyedStream.window`.
+    """The records of each key in windows; :meth:`KeyedStream.window` makes it.
 
-    Every aggregate of a keyed stream is here too, and gives a :class:`WindowedTable`.
-    ``emit="close"`` gives one result when a window closes; ``emit="update"`` gives the latest
+    It has every aggregate of a keyed stream, and each returns a :class:`WindowedTable`.
+    ``emit="close"`` emits one result when a window closes; ``emit="update"`` emits the latest
     result of each window that changed, once per batch.
     """
 
@@ -165,7 +165,7 @@ class WindowedStream(Generic[K, V]):
         emit: WindowEmit = "close",
         on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, V]:
-        """Keep the value with the least number of each window; see :meth:`KeyedStream.min`.
+        """Keep the least value of each window; see :meth:`KeyedStream.min`.
 
         Examples
         --------
@@ -185,7 +185,7 @@ class WindowedStream(Generic[K, V]):
         emit: WindowEmit = "close",
         on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, V]:
-        """Keep the value with the greatest number of each window; see :meth:`KeyedStream.max`.
+        """Keep the greatest value of each window; see :meth:`KeyedStream.max`.
 
         Examples
         --------
@@ -206,7 +206,7 @@ class WindowedStream(Generic[K, V]):
         emit: WindowEmit = "close",
         on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, list[V]]:
-        """Keep the values with the greatest numbers of each window; see :meth:`KeyedStream.top`.
+        """Keep the ``n`` greatest values of each window; see :meth:`KeyedStream.top`.
 
         Examples
         --------
@@ -269,9 +269,9 @@ class WindowedStream(Generic[K, V]):
         emit: WindowEmit = "close",
         on_error: topology.ErrorPolicy = "fail",
     ) -> WindowedTable[K, V, R]:
-        """Fold the values of each window by your own class; see :meth:`KeyedStream.aggregate`.
+        """Fold the values of each window into an accumulator; see :meth:`KeyedStream.aggregate`.
 
-        Sessions that meet are merged, and sliding windows are put together from parts: there the
+        Sessions that meet are merged, and so are the parts of sliding windows: for both, the
         accumulator needs ``merge``.
 
         Examples
@@ -301,7 +301,7 @@ class WindowedStream(Generic[K, V]):
         on_error: topology.ErrorPolicy = "fail",
         **named: aggregates.Measure[V],
     ) -> WindowedTable[K, V, aggregates.Row]:
-        """Gather several things of each window at once; see :meth:`KeyedStream.agg`.
+        """Compute several aggregates of each window at once; see :meth:`KeyedStream.agg`.
 
         Examples
         --------
@@ -335,9 +335,9 @@ class WindowedStream(Generic[K, V]):
 class WindowedTable(topology.OperatorHandle[K, V, R]):
     """The results of each key and window.
 
-    Results keep the key of their records.  Which window a result is for stands in the properties
-    ``window_start_time`` and ``window_end_time`` (ms since 1970) of every message that a sink
-    makes of it, and in the value with ``to_stream(with_window=True)``.
+    Results keep the key of their records.  Every message that a sink makes of a result has the
+    bounds of its window in the properties ``window_start_time`` and ``window_end_time`` (ms since
+    1970); ``to_stream(with_window=True)`` puts them into the value.
     """
 
     def __init__(self, before: Flow, flow: Flow, operator: topology.WindowAggregate) -> None:
@@ -374,7 +374,7 @@ class WindowedTable(topology.OperatorHandle[K, V, R]):
         Parameters
         ----------
         with_window
-            Give each result as a :class:`~headrace.Windowed`: value, start and end.
+            Return each result as a :class:`~headrace.Windowed` with its value, start and end.
         name
             Name of the operator.
 
@@ -429,7 +429,7 @@ class WindowedTable(topology.OperatorHandle[K, V, R]):
     ) -> End:
         """Write the results to a topic; nothing follows.
 
-        Takes what :meth:`Stream.sink` takes.
+        The parameters are those of :meth:`Stream.sink`.
 
         Examples
         --------
@@ -441,12 +441,12 @@ class WindowedTable(topology.OperatorHandle[K, V, R]):
         return written(self._flow, topic, serializer, topics, key, partition, name, on_error)
 
     def late(self, *, name: str | None = None) -> Stream[K, V]:
-        """Return the records that came too late for their windows, as they were.
+        """Return the records that came too late for their windows, unchanged.
 
         Raises
         ------
         TopologyError
-            The records are of a known type for which there is no serde.
+            The values are of a known type without a serde, or the windows count records.
 
         Examples
         --------
@@ -472,13 +472,13 @@ class WindowedTable(topology.OperatorHandle[K, V, R]):
         return Stream(step.add(topology.ToStream(**{**step.fields, "output": "late"})))
 
 
-# Groups of columns in windows.
+# Groups of records, by columns and windows.
 
 _BOUND = pa.timestamp("ms", "UTC")
 
 
 class WindowedGroups:
-    """Groups of columns in windows; made by :meth:`ColumnGroups.window`."""
+    """Groups of records in windows; :meth:`ColumnGroups.window` makes it."""
 
     def __init__(self, flow: Flow, keys: Schema, windows: Windows, grace: timedelta) -> None:
         self._flow = flow
@@ -499,29 +499,28 @@ class WindowedGroups:
     ) -> WindowedColumns:
         """Compute measures of each group and window.
 
-        Values are dicts of the columns of the key, the measures, ``window_start`` and
-        ``window_end``.  Where windows lie fixed in time, groups are combined in Arrow before the
-        shuffle; the others gather record by record.
+        Values are dicts of the key's columns, the measures, ``window_start`` and ``window_end``.
+        Tumbling and hopping windows are combined in Arrow before the shuffle; the others are
+        computed record by record.
 
         Parameters
         ----------
         measures
-            Made with ``count``, ``sum_``, ``min_``, ``max_`` and ``avg`` of columns.
+            Made by ``count``, ``sum_``, ``min_``, ``max_`` and ``avg`` of columns.
         emit
-            ``"close"``: one result when a window closes; ``"update"``: the latest of each window
-            that changed, once per batch.
+            ``"close"`` emits one result when a window closes; ``"update"`` emits the latest result
+            of each window that changed, once per batch.
         name
             Name of the operator and of its state store.
         on_error
-            What becomes of a record of which a measure cannot be computed; see
-            :meth:`Stream.map_values`.
+            What to do with a record for which a measure cannot be computed; see :class:`Stream`.
         named
-            Measures by the name of the column that they give.
+            Measures, by the names of the columns that they make.
 
         Raises
         ------
         TopologyError
-            Two columns have one name, a measure does not fit its column, or the records are
+            Two columns have the same name, a measure does not fit its column, or the records are
             updates.
 
         Examples
@@ -582,7 +581,7 @@ class WindowedColumns(topology.OperatorHandle[Any, Any, aggregates.Row]):
         return self._flow.operator
 
     def to_stream(self, *, name: str | None = None) -> Stream[Any, aggregates.Row]:
-        """Return the results as a stream, which has columns again."""
+        """Return the results as a stream with columns."""
         step = self._flow.begin("to_stream", name)
         operator = WindowRows(**step.fields, keys=tuple(self._keys.names), results=self._results)
         known = replace(step.known(dict), columns=self._results)
@@ -599,10 +598,10 @@ class WindowedColumns(topology.OperatorHandle[Any, Any, aggregates.Row]):
         name: str | None = None,
         **options: Any,
     ) -> End:
-        """Write the results to a topic; nothing follows.  See :meth:`Stream.sink`."""
+        """Write the results to a topic; see :meth:`Stream.sink`."""
         stream = self.to_stream(name=name and f"{name}-stream")
         return stream.sink(topic, serializer, name=name, **options)
 
     def late(self, *, name: str | None = None) -> Stream[Any, Any]:
-        """Return the records that came too late for their windows, as they were."""
+        """Return the records that came too late for their windows, unchanged."""
         return self._table.late(name=name)

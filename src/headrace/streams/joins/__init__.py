@@ -1,3 +1,3 @@
-"""Joins in the front door."""
+"""Joins of streams and tables."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Joins of two streams: sides, keys, a window, and the function that makes the results."""
+"""Joins of two streams, and checks that all joins share."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 KEPT = "keeps them in its state"
 
 
-# What joins ask of their sides: keys that can be equal, and a function that takes both.
+# Checks of the two sides of a join, and of the function that joins them.
 
 
 def check_joiner(label: str, joiner: object, origin: topology.Origin) -> bool:
-    """Refuse what cannot be called with both sides; tell whether it takes the key too."""
+    """Check that a joiner can be called with both sides; return whether it takes the key too."""
     if callable(joiner) and accepts(joiner, 3) and not accepts(joiner, 2):
         check_function(label, joiner, ("key", "left", "right"), origin)
         return True
@@ -45,9 +45,9 @@ def keyed_side(
     made_by: Caller,
     on_error: topology.ErrorPolicy = "fail",
 ) -> Flow:
-    """Return the place behind the operator that sets the side's key.
+    """Return the place after the operator that sets the key of one side.
 
-    Two joins that go by the same function share it.
+    Two joins with the same selector share this operator.
     """
     if selector is None:
         flow.key.check_key("join")
@@ -71,12 +71,12 @@ def keyed_side(
 
 
 def check_keyed(flow: Flow, what: str, origin: topology.Origin) -> None:
-    """Refuse records of which it is known that they have no keys.
+    """Check that records may have keys.
 
     Raises
     ------
     TopologyError
-        None of them has one.
+        It is known that they have none.
     """
     if flow.key.hint is type(None):
         raise TopologyError(
@@ -87,7 +87,7 @@ def check_keyed(flow: Flow, what: str, origin: topology.Origin) -> None:
 
 
 def check_stream(what: str, given: object, origin: topology.Origin, *kinds: type) -> None:
-    """Refuse what is no stream, or of none of these other kinds.
+    """Check that an argument is a stream, or of one of these other kinds.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def _known_key(flow: Flow, name: str, selector: Callable[[Any], Any], made_by: C
 
 
 def check_key_types(left: Flow, right: Flow, origin: topology.Origin) -> None:
-    """Refuse sides whose keys can never be equal.
+    """Check that the keys of both sides can be equal.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def check_key_types(left: Flow, right: Flow, origin: topology.Origin) -> None:
 
 
 def check_one_builder(left: Flow, right: Flow, origin: topology.Origin) -> None:
-    """Refuse sides that no job could have together.
+    """Check that both sides belong to one builder.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def check_one_builder(left: Flow, right: Flow, origin: topology.Origin) -> None:
 
 
 def may_be_equal(left: Any, right: Any) -> bool:
-    """Tell whether keys of two types can be the same key.
+    """Return whether keys of two types can be equal.
 
     Examples
     --------
@@ -184,7 +184,7 @@ def _same_kind(left: Any, right: Any) -> bool:
 
 
 def same_function(one: object, other: object) -> bool:
-    """Tell whether two functions do the same, as two equal lambdas on two lines do.
+    """Return whether two functions have the same code, as equal lambdas on two lines do.
 
     Examples
     --------
@@ -232,24 +232,26 @@ Out = TypeVar("Out")
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Which records meet: a kind of operator and its bounds."""
+    """Which records meet: a kind of operator, and its bounds."""
 
     operator: type[topology.SidesJoin] = topology.LatestJoin
     bounds: tuple[tuple[str, Any], ...] = ()
 
 
 class StreamJoin(Generic[K, V, V2, L, R]):
-    """A join of two streams about to be made; :meth:`apply` makes it.
+    """A join of two streams that :meth:`apply` completes.
 
-    Made by :meth:`Stream.join`, :meth:`Stream.left_join` and :meth:`Stream.outer_join`.  Without
-    :meth:`within` and :meth:`window` the last value of each side and key meets, for ever.
+    :meth:`Stream.join`, :meth:`Stream.left_join` and :meth:`Stream.outer_join` begin one.  Without
+    :meth:`within` or :meth:`window`, each record meets the last value of the other side, however
+    old it is.
 
     Parameters
     ----------
     left, right
         The two sides.
     kind
-        Which records are given alone: none (inner), left ones, or both sides' (outer).
+        Which unmatched records are returned: none (inner), left ones, or those of both sides
+        (outer).
     """
 
     def __init__(self, left: Flow, right: Flow, kind: topology.JoinKind) -> None:
@@ -270,24 +272,24 @@ class StreamJoin(Generic[K, V, V2, L, R]):
             raise no_method(self, name)
 
     def left_key(self, selector: Callable[[V], K2]) -> StreamJoin[K2, V, V2, L, R]:
-        """Name the left side's key; without it the records' own keys meet.
+        """Set the key of the left side; the default is the records' own key.
 
         Parameters
         ----------
         selector
-            Takes a left value, gives the key.
+            Takes a left value and returns the key.
         """
         made: StreamJoin[K2, V, V2, L, R] = self._copy()
         made._left_key = selector
         return made
 
     def right_key(self, selector: Callable[[V2], K]) -> StreamJoin[K, V, V2, L, R]:
-        """Name the right side's key.
+        """Set the key of the right side; the default is the records' own key.
 
         Parameters
         ----------
         selector
-            Takes a right value, gives the key.
+            Takes a right value and returns the key.
         """
         made: StreamJoin[K, V, V2, L, R] = self._copy()
         made._right_key = selector
@@ -303,7 +305,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         before
             How much earlier than the left record the right one may be.
         after
-            How much later it may be; as much as ``before`` unless given.
+            How much later it may be; as much as ``before`` by default.
 
         Raises
         ------
@@ -314,10 +316,10 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         late = early if after is None else _milliseconds(after, "within")
         if early + late < 0:
             raise TopologyError(
-                f"within at {caller().origin}: no time lies {early} ms before a record and {late} ms"
-                " behind it",
-                hint="before and after are distances to both sides; one may be negative, not their"
-                " sum",
+                f"within at {caller().origin}: the interval from {early} ms before a record to"
+                f" {late} ms after it is empty",
+                hint="before and after count in opposite directions; one may be negative, but not"
+                " their sum",
             )
         made: StreamJoin[K, V, V2, L, R] = self._copy()
         made._span = _Span(topology.IntervalJoin, (("before", early), ("after", late)))
@@ -329,7 +331,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         Parameters
         ----------
         windows
-            Tumbling or hopping windows, or sessions: records of both sides make them together.
+            Tumbling or hopping windows, or sessions, which the records of both sides form together.
 
         Raises
         ------
@@ -350,12 +352,12 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         return made
 
     def grace(self, grace: timedelta) -> StreamJoin[K, V, V2, L, R]:
-        """Wait longer for late records, and for what meets nothing.
+        """Wait longer for late records, and before a record counts as unmatched.
 
         Parameters
         ----------
         grace
-            By how much.
+            How much longer.
         """
         made: StreamJoin[K, V, V2, L, R] = self._copy()
         made._grace = _milliseconds(grace, "grace")
@@ -377,24 +379,25 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         serde: Serde[Out] | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> JoinedStream[K, Out]:
-        """Make the join.
+        """Complete the join.
 
         Parameters
         ----------
         joiner
-            Takes left and right value, or key and both; a side that is missing is None.
+            Takes the left and the right value, or the key and both; a missing side is None.
         name
-            Name of the operator that keeps the sides, and of its state store.
+            Name of the operator that keeps both sides, and of its state store.
         serde
-            Writes the results.
+            Serializes the results.
         on_error
-            What becomes of a record on which the joiner, or a function of the key, raises; see :meth:`Stream.map`.
+            What to do with a record on which the joiner or a key selector raises; see
+            :class:`Stream`.
 
         Raises
         ------
         TopologyError
-            Keys of both sides are missing or of different types, the streams belong to different
-            builders, or the joiner takes other arguments.
+            The keys of a side are missing, the keys of both sides are of different types, the
+            streams belong to different builders, or the joiner takes other arguments.
 
         Examples
         --------
@@ -439,7 +442,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         window: Windows | None = None,
         grace: timedelta = timedelta(0),
     ) -> StreamJoin[Any, V, V2, L, R]:
-        """Take what the short form of a join says at once."""
+        """Return the join with the options of its short form."""
         made: StreamJoin[Any, V, V2, L, R] = self._copy()
         if left_key is not None:
             made = made.left_key(left_key)
@@ -471,7 +474,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         return left, right
 
     def _kept(self, step: NextOperator, left: Flow, right: Flow) -> str:
-        """Add the operator that keeps both sides, or find one that does so already."""
+        """Add the operator that keeps both sides, or find an equal one; return its name."""
         bounds: dict[str, Any] = dict(self._span.bounds)
         if self._span.operator is not topology.LatestJoin:
             bounds["grace"] = self._grace

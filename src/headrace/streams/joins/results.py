@@ -1,4 +1,4 @@
-"""Results of a join of two streams."""
+"""The results of a join of two streams."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class JoinedStream(KeyedStream[K, V]):
     Parameters
     ----------
     flow
-        Behind the operator that makes the results.
+        The place after the operator that makes the results.
     meetings
-        Behind the operator that keeps both sides.
+        The place after the operator that keeps both sides.
     """
 
     def __init__(self, flow: Flow, meetings: Flow) -> None:
@@ -34,9 +34,9 @@ class JoinedStream(KeyedStream[K, V]):
         self._meetings = meetings
 
     def late(self, *, name: str | None = None) -> Stream[K, Any]:
-        """Return the records of both sides that came too late to be joined, as they were.
+        """Return the records of both sides that came too late to be joined, unchanged.
 
-        Joins over the same streams, keys and times share them.
+        Joins of the same streams with the same keys and times share their late records.
 
         Parameters
         ----------
@@ -46,7 +46,7 @@ class JoinedStream(KeyedStream[K, V]):
         Raises
         ------
         TopologyError
-            The join goes by last values, for which nothing is late.
+            The join has neither ``within`` nor ``window``, so nothing is late for it.
 
         Examples
         --------

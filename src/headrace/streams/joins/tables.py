@@ -1,4 +1,4 @@
-"""Joins with tables: of streams, whose records look up rows, and of tables by keys and foreign keys."""
+"""Joins with tables: lookups by the records of a stream, and joins of two tables."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def join(
     joiner: Callable[..., Any] | None,
     given: Mapping[str, Any],
 ) -> chain.StreamJoin[Any, Any, Any, Any, Any] | TableLookup[Any, Any, Any] | KeyedStream[Any, Any]:
-    """Begin a join of a stream with what stands on the right, and make it where all is said.
+    """Begin a join of a stream with a stream or a table, and complete it if there is a joiner.
 
     Raises
     ------
     TopologyError
-        The right side is neither stream nor table, or an option cannot be.
+        The right side is neither a stream nor a table, or an option does not fit.
     """
     from headrace.streams.tables import GlobalTable, Table
 
@@ -76,7 +76,8 @@ def join(
 def _check_lookup(kind: topology.JoinKind, options: dict[str, Any]) -> None:
     if kind == "outer":
         raise TopologyError(
-            f"outer_join at {caller().origin} cannot take a table: rows come without a record",
+            f"outer_join at {caller().origin} cannot take a table: only records of the stream make"
+            " results",
             hint="use left_join, or join two tables",
         )
     wrong = sorted(options.keys() - {"left_key"})
@@ -88,21 +89,21 @@ def _check_lookup(kind: topology.JoinKind, options: dict[str, Any]) -> None:
 
 
 class TableLookup(Generic[K, V, R]):
-    """A join of a stream with a table about to be made; :meth:`apply` makes it.
+    """A join of a stream with a table that :meth:`apply` completes.
 
-    Made by :meth:`Stream.join` and :meth:`Stream.left_join`.  A record of the stream meets the row
-    that its key has at that moment; a row that comes later changes no result.
+    :meth:`Stream.join` and :meth:`Stream.left_join` begin one.  A record of the stream meets the
+    row that its key has at that moment; a row that comes later changes no result.
 
     Parameters
     ----------
     stream
         The records.
     table
-        Where they look up rows.
+        The table in which they look up rows.
     everywhere
-        Whether each partition has all of these.
+        Whether each partition has all rows.
     kind
-        What becomes of a record without a row: ``"inner"`` drops it, ``"left"`` gives it alone.
+        What to do with a record without a row: ``"inner"`` drops it, ``"left"`` returns it alone.
     """
 
     def __init__(
@@ -127,15 +128,16 @@ class TableLookup(Generic[K, V, R]):
     @overload
     def left_key(self, selector: Callable[[K, V], K2]) -> TableLookup[K2, V, R]: ...
     def left_key(self, selector: Callable[..., Any]) -> Any:
-        """Name the key of the row that a record looks up; without it the record's own key.
+        """Set the key by which a record looks up its row; the default is the record's own key.
 
-        A join with a table makes it the key of the result; with a global table the record keeps
-        the key that it has.
+        In a join with a table it becomes the key of the result; with a global table the record
+        keeps its own key.
 
         Parameters
         ----------
         selector
-            Takes the stream's value; with a global table, key and value if it has two parameters.
+            Takes the stream's value; with a global table, key and value if two parameters are
+            required.
         """
         made = copy(self)
         made._left_key = selector  # noqa: SLF001 - a copy of this very object
@@ -157,25 +159,25 @@ class TableLookup(Generic[K, V, R]):
         serde: Any = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> KeyedStream[K, Any]:
-        """Make the join.
+        """Complete the join.
 
         Parameters
         ----------
         joiner
-            Takes the record's value and the row's, or the record's key and both; a row that is
-            missing is None.
+            Takes the record's value and the row, or the record's key and both; a missing row is
+            None.
         name
             Name of the operator, and of its state store.
         serde
-            Writes the results.
+            Serializes the results.
         on_error
-            What becomes of a record on which a function raises; see :meth:`Stream.map`.
+            What to do with a record on which a function raises; see :class:`Stream`.
 
         Raises
         ------
         TopologyError
-            The keys are of different types, stream and table belong to different builders, or a
-            function takes other arguments.
+            The keys are of different types, the stream and the table belong to different builders,
+            or a function takes other arguments.
 
         Examples
         --------
@@ -258,7 +260,8 @@ def joined(
     Raises
     ------
     TopologyError
-        The right side is no table, no key can be equal, or a function cannot be called so.
+        The right side is not a table, the keys can never be equal, or a function takes other
+        arguments.
     """
     from headrace.streams.tables import Table
 
@@ -302,7 +305,7 @@ def _joined_by_foreign_key(
     serde: Serde[Any] | None,
     on_error: topology.ErrorPolicy,
 ) -> Flow:
-    # Requests go to the key that each row refers to; what is joined there goes back to a table.
+    # A request goes to the key that each row refers to; the joined row comes back to a table.
     made_by = caller()
     check_function("join", foreign_key, ("value",), made_by.origin)
     step = left.begin("foreign_key", name and f"{name}-requests", made_by, on_error=on_error)
@@ -335,11 +338,11 @@ def _joined_by_foreign_key(
     return kept(joined, name)
 
 
-# What tables are made of.
+# Tables of streams, and values that may be None.
 
 
 def kept(flow: Flow, name: str | None) -> Flow:
-    """Keep the last value of each key that flows here."""
+    """Keep the last value of each key."""
     flow = nullable_flow(flow)
     step = flow.begin("table", name)
     flow.key.check_key(step.name)
@@ -353,12 +356,12 @@ def kept(flow: Flow, name: str | None) -> Flow:
 
 
 def nullable_flow(flow: Flow) -> Flow:
-    """Let values be None."""
+    """Return the place with values that may be None."""
     return replace(flow, value=nullable_known(flow.value))
 
 
 def nullable_known(known: Known) -> Known:
-    """Let values be None."""
+    """Return what is known of the values if they may also be None."""
     serde = None if known.serde is None else nullable(known.serde)
     if known.hint is Any or known.hint is type(None):
         return replace(known, serde=serde)
