@@ -47,9 +47,9 @@ def test_a_master_that_was_started_a_moment_ago_is_waited_for() -> None:
     ("answer", "said"),
     [
         (None, "has said nothing for 0.2 s"),
-        (b"", "something else than a master of Spark is there"),
-        (b"\0\0", "something else than a master of Spark is there"),
-        (b"HTTP/1.1 400 Bad Request", "something else than a master of Spark is there"),
+        (b"", "something other than a Spark master is there"),
+        (b"\0\0", "something other than a Spark master is there"),
+        (b"HTTP/1.1 400 Bad Request", "something other than a Spark master is there"),
     ],
     ids=["silent", "broker", "short", "web"],
 )

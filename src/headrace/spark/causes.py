@@ -1,8 +1,9 @@
-"""Why tasks fail: what Spark says of it in pages, said in a sentence with the machine in it.
+"""Why tasks fail: Spark's long reports as one sentence that names the machine.
 
-Spark tries a task again, on whichever machine has room, before it gives up on a batch.  What no
-try can mend must not wait for that, and a machine that was lost must be told while others do its
-work: :class:`TaskWatch` asks Spark's own records of executors and tasks.
+Spark tries a task again, on whichever machine has room, before it gives up on a batch.  A failure
+that no retry can mend should end the batch sooner, and the user should learn of a lost machine
+while others do its work.  So :class:`TaskWatch` looks into Spark's own records of executors and
+tasks.
 """
 
 from __future__ import annotations
@@ -44,27 +45,27 @@ _MEMORY = (
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    #: What Spark's text holds: a regular expression.
+    #: A regular expression that is found in Spark's text.
     pattern: str
-    #: What has happened; ``{host}`` and ``{executor}`` are where, numbers are the pattern's groups.
+    #: What has happened; ``{host}`` and ``{executor}`` say where, numbers are the pattern's groups.
     what: str
     hint: str = _GOES_ON
-    #: Whether any other try would fail as well.
+    #: Whether every retry would fail as well.
     for_good: bool = False
 
 
 #: Seconds from one look at Spark's records to the next.
 _PAUSE = 1.0
-#: Seconds without an executor until the master is asked, and until it is told again who has cores.
+#: Seconds without an executor before the master is asked, and between two warnings about it.
 _ALONE, _AGAIN = 8.0, 30.0
-#: Seconds in which a page answers.
+#: Seconds that a page may take to answer.
 _PATIENCE = 2.0
-#: What Spark asks for where it is not told how much.
+#: The number of executors that Spark asks for if no limit is set.
 _UNLIMITED = 2**31 - 1
-#: Failed tasks of a stage that are looked at.
+#: How many failed tasks of a stage are looked at.
 _MOST = 20
 
-#: The first one that is found in a text is its cause.
+#: The first one whose pattern is found in a text is its cause.
 _CAUSES = (
     _Cause(
         r'Cannot run program "([^"]+)"',
@@ -131,9 +132,9 @@ _CAUSES = (
         f"{_GOES_ON}; is the machine up, and can it be reached?",
     ),
 )
-#: How Spark says that it gave an executor back which had nothing to do.
+#: Spark's words for an idle executor that it gave back.
 _GIVEN_BACK = re.compile(r"scale down|killed by driver")
-#: How Spark names the place of a task that it gave up on.
+#: Spark's words for the place of a task that it gave up on.
 _LOST = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor (\w+)\): ")
 _TRACEBACK = "Traceback (most recent call last):"
 _STACK = re.compile(r"^\s+at |^Driver stacktrace|^\s*\.\.\. \d+ more")
@@ -141,16 +142,16 @@ _CLASS = re.compile(r"^(?:[\w$]+\.)+[\w$]+: ")
 
 
 def read_failure(job: str, text: str, log: str) -> HeadraceError:
-    """Say what stopped a query, by what Spark says of it.
+    """Return the error that stopped a query, from Spark's report of it.
 
     Parameters
     ----------
     job
         The job's name.
     text
-        What Spark says: messages, Java's stacks, and its plan of the query.
+        Spark's report: messages, Java's stacks, and its plan of the query.
     log
-        Where more is told.
+        The log that has the details.
 
     Examples
     --------
@@ -189,7 +190,7 @@ def _told_by(host: str, executor: str, log: str) -> str:
 
 
 def _gist(text: str) -> str:
-    """Take out of a text what was raised: behind Python's traceback, or Java's first line."""
+    """Return what was raised: the line after Python's traceback, or Java's first line."""
     _, is_python, raised = text.rpartition(_TRACEBACK)
     for line in raised.splitlines():
         if _STACK.match(line):
@@ -200,26 +201,26 @@ def _gist(text: str) -> str:
 
 
 class TaskWatch:
-    """Sees executors come and go, and tasks fail, while a job's queries run.
+    """Watches executors come and go, and tasks fail, while a job's queries run.
 
     Parameters
     ----------
     job
         The job's name.
     log
-        Where more is told.
+        The log that has the details.
     """
 
     def __init__(self, job: str, log: str) -> None:
         self._job, self._log = job, log
-        #: When it last saw that there is no executor, by the monotonic clock.
+        #: When it last saw that there was no executor, by the monotonic clock.
         self.alone_at = -math.inf
         self._looked = -math.inf
-        #: When there was an executor last.
+        #: When there last was an executor.
         self._alone = 0.0
-        #: When it is told (again) that there is none.
+        #: When to warn (again) that there is none.
         self._tells_at = -math.inf
-        #: What it knows of the session that it looks at: another one begins with nothing.
+        #: What it knows of the session that it watches; it starts again with another one.
         self._context: SparkContext | None = None
         self._spark: _Records | None = None
         self._failed = 0
@@ -227,12 +228,12 @@ class TaskWatch:
         self._told: set[str] = set()
 
     def look(self) -> HeadraceError | None:
-        """Tell in the log what has happened since the last look; give what no try can mend."""
+        """Log what has happened since the last look; return an error that no retry can mend."""
         now = time.monotonic()
         if now - self._looked < _PAUSE:
             return None
         if now - self._looked > _ALONE:
-            # Nobody looked meanwhile: the job had no query that could have had cores.
+            # Nobody looked meanwhile, as the job had no query that could have had cores.
             self._alone = now
         self._looked = now
         try:
@@ -249,7 +250,7 @@ class TaskWatch:
             more, self._failed = failed > self._failed, failed
             causes = [*self._lost(executors), *(spark.failures() if more else ())]
         except (Py4JError, OSError):
-            # Java is gone, or at its end: the query says so.
+            # Java has ended, or is about to; the query itself reports that.
             return None
         for host, executor, text in causes:
             error = _failed_task(self._job, host, executor, text, self._log)
@@ -270,7 +271,7 @@ class TaskWatch:
     def _is_forgotten(
         self, spark: _Records, executors: Sequence[dict[str, Any]], now: float
     ) -> bool:
-        """Say that nobody works for the job, and who has the cores, unless nobody ever will."""
+        """Return whether the master forgot the job; warn if it waits for cores."""
         others = (each["id"] for each in executors if each["isActive"] and each["id"] != "driver")
         if any(spark.gets_tasks(executor) for executor in others):
             self._alone, self._tells_at = now, -math.inf
@@ -295,7 +296,7 @@ class TaskWatch:
 
 
 class _Records:
-    """What Spark keeps of its executors and tasks, asked for as JSON: one call each."""
+    """Spark's records of its executors and tasks, read as JSON with one call each."""
 
     def __init__(self, context: SparkContext) -> None:
         jvm: Any = context._jvm  # noqa: SLF001 - Spark offers no other way to its records
@@ -312,26 +313,26 @@ class _Records:
 
     @classmethod
     def of(cls, context: SparkContext | None) -> _Records | None:
-        """Make one where executors are other processes: those of one process die with it."""
+        """Return the records if executors are processes of their own; None for a local master."""
         if context is None or not is_cluster(str(context.master)):
             return None
         return cls(context)
 
     def executors(self) -> list[dict[str, Any]]:
-        """Return all executors that there are and were."""
+        """Return all executors that exist or existed."""
         found: list[dict[str, Any]] = self._read(self._store.executorList(False))  # noqa: FBT003
         return found
 
     def gets_tasks(self, executor: str) -> bool:
-        """Tell whether an active executor is given tasks.
+        """Return whether an active executor is given tasks.
 
-        One that was silent for too long is not, but counts as active until its connection ends.
-        Nothing ends that when the executor's machine, or the driver's, was cut off meanwhile.
+        An executor that was silent for too long is not, but it counts as active until its
+        connection ends, which never happens if its machine, or the driver's, was cut off.
         """
         return bool(self._backend.isExecutorActive(executor))
 
     def failures(self) -> Iterator[tuple[str, str, str]]:
-        """Yield host, executor and cause of tasks that failed in stages that run."""
+        """Yield the host, executor and cause of tasks that failed in running stages."""
         for stage in self._tracker.getActiveStageIds():
             attempt = self._store.lastStageAttempt(stage).attemptId()
             args = (stage, attempt, 0, _MOST, self._any, True, self._of_status)
@@ -339,7 +340,7 @@ class _Records:
                 yield task["host"], task["executorId"], task["errorMessage"] or ""
 
     def is_known(self) -> bool:
-        """Tell whether a standalone master has the application; also where it cannot be asked.
+        """Return whether a standalone master has the application, or cannot be asked.
 
         A driver that was cut off does not hear that its master gave it up.
         """
@@ -350,18 +351,18 @@ class _Records:
         except OSError:
             return True
         scala: Any = self._context._jsc.sc()  # noqa: SLF001
-        # What it asks for is what it has asked for before: the answer is whether it was heard.
+        # The request repeats an earlier one; only whether the master answers it matters.
         try:
             if self._context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
                 return bool(scala.requestExecutors(0))
             nowhere = self._jvm.PythonUtils.toScalaMap(self._jvm.java.util.HashMap())
             return bool(scala.requestTotalExecutors(_UNLIMITED, 0, nowhere))
         except Py4JJavaError:
-            # The connection by which it was known has ended: Spark makes no other one.
+            # Its connection to the master has ended, and Spark makes no other.
             return False
 
     def who_has_cores(self) -> str:
-        """Say what a standalone master's page tells of its cores and of who has them."""
+        """Describe who has a standalone master's cores, as the master's page shows it."""
         master, own = self.master, self._context.applicationId
         if not master.startswith("spark://"):
             return f"{master} has given it none yet"

@@ -1,8 +1,8 @@
-"""An archive of the classes that Spark uses, with which its Java process starts in half the time.
+"""An archive of the classes that Spark uses, which halves the start time of its Java process.
 
-Without one, Java reads some fifteen thousand classes out of Spark's jars at every start, checks and
-links them; with one it maps a file.  Java itself looks whether an archive fits, and does without
-one that does not: another release of Java or Spark makes it useless, never harmful.
+Without an archive, Java reads, checks and links some fifteen thousand classes from Spark's jars at
+every start; with one it maps a file.  Java checks by itself whether an archive fits and ignores one
+that does not: another release of Java or Spark makes an archive useless, never harmful.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
-#: Java remarks on each class that it leaves out, and on an archive that does not fit.
+#: Java would log each class that it leaves out, and an archive that does not fit.
 _QUIET = "-Xlog:cds*=off"
-#: Options by which a user has decided on archives.
+#: Options with which a user has already decided about archives.
 _DECIDED = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare:")
 
 
 def archive_of(java: Java) -> Path:
-    """Name the archive for a Java and for the Spark of this environment, made or not.
+    """Return the path of the archive for a Java and this environment's Spark, made or not.
 
-    A Java or a Spark that was replaced has another one.
+    The path changes when Java or Spark is replaced.
 
     Raises
     ------
     JobFailedError
-        There is no folder for it that only this user can write to.
+        There is no folder for it to which only this user can write.
     """
     jars = Path(pyspark.__file__).parent / "jars"
     parts = [java.home.resolve(), jars.resolve()]
@@ -55,14 +55,14 @@ def archive_of(java: Java) -> Path:
 
 
 def archive_options(java: Java, given: str) -> str:
-    """Return the options by which Java uses its archive; none where there is none to use.
+    """Return the options with which Java uses its archive; empty if there is none to use.
 
     Parameters
     ----------
     java
         The Java that will be started.
     given
-        Options that the user gives it; what they say on archives stands.
+        The user's options for Java; if they concern archives, they take precedence.
     """
     if any(option in given for option in _DECIDED):
         return ""

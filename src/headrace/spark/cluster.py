@@ -1,8 +1,8 @@
-"""What a job asks of a cluster and brings to its machines: cores, patience, a Python, modules.
+"""What a job asks of a cluster (cores and timeouts) and ships to it (a Python and modules).
 
-Spark starts workers by one command on all machines.  It also has a planner on the driver's
-machine, by the same command: where that is a path below an archive, which the driver does not
-unpack, the driver's own Python stands in for it.
+Spark starts workers with one command on all machines, and with the same command a planner on the
+driver's machine.  If that command is a path inside an archive, which the driver does not unpack,
+the driver's own Python stands in for it.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _VARIABLE = "PYSPARK_PYTHON"
 #: Where executors find the archive of a job, and its Python.
 _UNPACKED = "environment"
 _PACKED_PYTHON = f"./{_UNPACKED}/bin/python"
-#: How often an executor is heard of before it counts as lost.
+#: How many heartbeats of an executor may be missing before it counts as lost.
 _BEATS = 6
 #: How long a machine of the cluster may take to accept a connection.
 _CONNECTING = "5s"
-#: How long a request may wait on a connection that is silent.  Spark hangs up after the timeout of
-#: its network otherwise, and a master takes a driver that has hung up for ended, cut off or not.
+#: How long a request may wait on a silent connection.  By default Spark hangs up after its network
+#: timeout, and a master believes that a driver that hung up has ended, even if it was only cut off.
 _SILENT = "600s"
-#: Executors come with the first tasks, and stay.
+#: Executors start with the first tasks, and stay.
 _ON_DEMAND = {
     "enabled": "true",
     "shuffleTracking.enabled": "true",
@@ -69,43 +69,43 @@ _ON_DEMAND = {
 
 
 def cluster_config(settings: JobSettings) -> dict[str, str]:
-    """Set what concerns other machines: when one counts as lost, and how much the job takes."""
+    """Return Spark's settings for other machines: when one counts as lost, and how many cores."""
     silence = int(settings.worker_timeout.total_seconds() * 1000)
     beat = silence // _BEATS
     return {
         "spark.network.timeout": f"{silence}ms",
-        # Spark looks every minute by default, so that a lost machine costs up to three.
+        # By default Spark looks once a minute, and needs up to three to notice a lost machine.
         "spark.network.timeoutInterval": f"{beat}ms",
         "spark.executor.heartbeatInterval": f"{beat}ms",
-        # An executor that its driver does not hear ends, and gives its cores to others.
+        # An executor whose driver does not answer ends, and frees its cores for others.
         "spark.executor.heartbeat.maxFailures": str(_BEATS),
-        # A machine that is gone refuses nothing: each try of a connection waits to its end.
+        # A machine that is gone does not refuse connections, so each attempt waits for its timeout.
         "spark.rpc.io.connectionCreationTimeout": _CONNECTING,
         "spark.rpc.io.connectionTimeout": _SILENT,
         "spark.shuffle.io.connectionCreationTimeout": _CONNECTING,
         "spark.shuffle.io.maxRetries": "2",
         "spark.shuffle.io.retryWait": "1s",
-        # Executors of a worker that is decommissioned end when their tasks have, not with the worker.
+        # Executors of a decommissioned worker end after their tasks, not together with the worker.
         "spark.decommission.enabled": "true",
-        # More tasks there never are at a time; a standalone cluster gives all that it has.
+        # There are never more tasks at a time; a standalone cluster would give all its cores.
         "spark.cores.max": str(settings.partitions),
     }
 
 
 def is_cluster(master: str) -> bool:
-    """Tell whether tasks run in other processes than the driver's."""
+    """Return whether tasks run in other processes than the driver's."""
     return not (master == "local" or master.startswith("local["))
 
 
 def on_one_machine(master: str) -> bool:
-    """Tell whether tasks run on the driver's machine, in whichever process."""
+    """Return whether tasks run on the driver's machine, in whichever process."""
     return master.startswith("local")
 
 
 def holding_no_cores(settings: JobSettings) -> JobSettings:
-    """Return settings by which a session takes a cluster's cores when there is work, not before.
+    """Return settings with which a session takes a cluster's cores only when there is work.
 
-    Drivers that stand by, and the one that they wait for, leave them to each other.
+    So a driver that stands by and the one that it waits for leave the cores to each other.
     """
     if not is_cluster(settings.master):
         return settings
@@ -115,16 +115,16 @@ def holding_no_cores(settings: JobSettings) -> JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """What a session brings to its executors.
+    """What a session ships to its executors.
 
     Attributes
     ----------
     python
-        The command by which Spark starts workers, on whichever machine.
+        The command with which Spark starts workers on every machine.
     config
-        Settings of Spark that bring the archive.
+        Settings of Spark that ship the archive.
     py_files
-        Modules that workers import besides.
+        Further modules that workers import.
     """
 
     python: str
@@ -133,12 +133,12 @@ class Shipment:
 
     @classmethod
     def of(cls, settings: JobSettings) -> Shipment:
-        """Find out what settings ask for.
+        """Return what settings tell a session to ship.
 
         Raises
         ------
         SettingsError
-            A file that is to be shipped is not there, or nobody would unpack it.
+            A file to ship does not exist, or there is no executor to unpack an archive.
         """
         spark, archive = settings.spark_config, settings.archive
         for file in filter(None, [*settings.py_files, archive]):
@@ -162,7 +162,7 @@ class Shipment:
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Have a session that starts meanwhile use the command."""
+        """Make a session that starts within the block use the command."""
         before = {name: os.environ.get(name) for name in (_VARIABLE, "PYSPARK_DRIVER_PYTHON")}
         os.environ[_VARIABLE] = self.python
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -178,8 +178,8 @@ class Shipment:
     def stand_in(self, folder: Path) -> Path | None:
         """Put the driver's own Python where the command finds it on this machine.
 
-        Return the folder that Spark's Java process must work in; None where the command is found
-        from everywhere.
+        Return the folder that Spark's Java process must work in; None if the command works from
+        every folder.
         """
         path = Path(self.python)
         if path.is_absolute() or path.name == self.python:
@@ -187,27 +187,27 @@ class Shipment:
         script = folder / path
         script.parent.mkdir(parents=True, exist_ok=True)
         written = script.with_name(f"{script.name}-{os.getpid()}")
-        # A link would lead to the interpreter of an environment, without the environment.
+        # A link would start the environment's interpreter without the environment.
         written.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         written.chmod(0o700)
         written.replace(script)
         return folder
 
     def add_to(self, context: SparkContext) -> None:
-        """Bring the modules to the executors of a session that has started."""
+        """Ship the modules to the executors of a session that has started."""
         for file in self.py_files:
             context.addPyFile(str(file))
 
 
 def _check_fits(archive: Path) -> None:
-    """See that an archive was packed by versions that read what this driver writes."""
+    """Check that an archive was packed by versions that can read what this driver writes."""
     from headrace.packing.archive import MANIFEST
 
     try:
         with tarfile.open(archive) as packed:
             first = packed.next()
             if first is None or first.name != MANIFEST:
-                # Made by something else: what lacks is told by the workers.
+                # Another program made it; if something is missing, the workers will report it.
                 return
             manifest = packed.extractfile(first)
             assert manifest is not None
@@ -225,16 +225,16 @@ def _check_fits(archive: Path) -> None:
         )
 
 
-# What happens once before a job runs: connect, and make the job's own topics.
+# Before a job runs: connect, and make the job's own topics.
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a job needs to start, but an epoch."""
+    """What a job needs to start, except an epoch."""
 
     connection: JobConnection
     handle: PlanHandle
-    #: Writable queues of the topics that it writes.
+    #: Writable queues of the topics that the job writes.
     queues: dict[str, list[str]]
 
 
@@ -251,7 +251,7 @@ def make_connection(
     ConnectionFailedError
         No name server answers at the address.
     SettingsError
-        The file of certificates is not there, or holds none.
+        The file of certificates does not exist, or holds none.
     """
     # Workers may have another working folder than the driver, and other files.
     ca, state = settings.tls_ca, settings.local_state
@@ -273,11 +273,11 @@ def make_connection(
 
 
 def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
-    """Make the topics that are a job's own: of state, commits, and what it reads a batch later.
+    """Make a job's own topics: for state, commits, and records that it reads a batch later.
 
     Return the writable queues of every sink and state topic, in order.
 
-    Caller: whoever has checked the start, by :mod:`headrace.runtime.checks`.
+    Caller: the job, after the checks of :mod:`headrace.runtime.checks`.
 
     Raises
     ------
@@ -312,7 +312,7 @@ def prepare_topics(job: JobConnection) -> dict[str, list[str]]:
 
 
 def _batch_topics(plan: JobPlan) -> Iterator[tuple[str, int, dict[str, str] | None]]:
-    """Yield the topics by which batches are read back, with their queues and attributes."""
+    """Yield the topics that batches are read back from, with their queues and attributes."""
     for sink in plan.topology.batch_sinks:
         yield sink.topic, plan.settings.partitions, None
         yield sink.done_topic, 1, COMPACTED
@@ -325,9 +325,9 @@ def _queues(job: JobConnection, topic: str) -> list[str]:
 
 
 def _home_broker(job: JobConnection) -> list[str]:
-    """Choose the broker of a job's own topics: where its commit topic is, else by its name.
+    """Return the broker of a job's own topics: that of its commit topic, or one by the job's name.
 
-    The order of a commit topic decides what is committed: it has one queue, on one broker.
+    The order of a commit topic decides what is committed, so it has one queue, on one broker.
     """
     topic = job.plan.topology.commit_topic
     if brokers_of(job.client, topic):
@@ -338,10 +338,10 @@ def _home_broker(job: JobConnection) -> list[str]:
 
 
 def _make_commit_topic(job: JobConnection, admin: Admin, home: list[str]) -> None:
-    """Make the commit topic on its broker, and take its name on all others.
+    """Make the commit topic on its broker, and reserve its name on all others.
 
-    A name server forgets the topics of a broker that is away.  A commit topic made anew on another
-    one would begin with nothing, and the job would do everything a second time.
+    A name server forgets the topics of a broker that is away.  If the commit topic were then made
+    anew on another broker, it would be empty, and the job would do everything a second time.
     """
     topic = job.plan.topology.commit_topic
     held = brokers_of(job.client, topic)

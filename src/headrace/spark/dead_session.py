@@ -1,6 +1,6 @@
-"""Letting go of a session whose Java process has ended, so that another one can start.
+"""Forgetting a session whose Java process has ended, so that another one can start.
 
-Spark has no call for that: each of its own ends in the process that is gone.
+Spark has no call for that: all of its own calls need the process that is gone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _lock = threading.Lock()
 
 
 def session_is_ours() -> bool:
-    """Tell whether this process started the Java process of its session, and can start another."""
+    """Return whether this process started its session's Java process, and can start another."""
     return _process() is not None
 
 
 def forget_dead_session() -> bool:
-    """Let go of a session whose Java process has ended, so that the next one can start.
+    """Forget a session whose Java process has ended; return whether there was one.
 
-    Several jobs may share a session: only the first to ask finds anything to do.
+    Several jobs may share a session, and only the first to call finds anything to do.
     """
     with _lock:
         process = _process()
@@ -37,7 +37,7 @@ def forget_dead_session() -> bool:
             return False
         context = SparkContext._active_spark_context
         if context is not None:
-            # What is left of it is in this process: no call into Java may be tried any more.
+            # Only its Python side is left, so nothing may call into Java any more.
             context._jsc = None
             context.stop()
         gateway = SparkContext._gateway
@@ -51,15 +51,15 @@ def forget_dead_session() -> bool:
 
 
 def end_session(patience: timedelta) -> None:
-    """End the session that this process started, in order; its Java process is killed after that.
+    """End the session that this process started; kill its Java process if that takes too long.
 
-    :func:`forget_dead_session` lets go of it then.  Several jobs may share a session: only the
-    first to ask finds anything to do.
+    Afterwards :func:`forget_dead_session` forgets the session.  Several jobs may share a session,
+    and only the first to call finds anything to do.
 
     Parameters
     ----------
     patience
-        How long the process may take.
+        How long the Java process may take to end in order.
     """
     with _lock:
         process, context = _process(), SparkContext._active_spark_context
@@ -68,7 +68,7 @@ def end_session(patience: timedelta) -> None:
         with contextlib.suppress(Py4JError, OSError):
             context.stop()
         assert process.stdin is not None
-        # It ends in order when nobody can talk to it any more.
+        # The process ends in order when its input is closed.
         process.stdin.close()
         try:
             process.wait(patience.total_seconds())

@@ -1,4 +1,4 @@
-"""The driver of a job: epochs, one query after the other, and a commit for each batch."""
+"""The driver of a job: it opens epochs, runs queries, and commits each batch."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ if TYPE_CHECKING:
     from headrace.spark.ticks import Batch, Ticks
 
 
-# The coordinator: from the summaries of a batch to its commit.
+# From the summaries of a batch to its commit.
 #
-# Pure: blocks in, a :class:`~headrace.runtime.commit.transactions.BatchEnd` out.  It refuses a batch of which
-# a summary is missing or doubled, or that mixes attempts, so that nothing half-processed is ever committed.
+# Pure functions: blocks in, a :class:`~headrace.runtime.commit.transactions.BatchEnd` out.  They
+# refuse a batch with a missing or doubled summary, or with mixed attempts, so that nothing
+# half-processed is ever committed.
 
 
 def assemble(
@@ -67,7 +68,7 @@ def assemble(
     clock: int,
     elsewhere: Callable[[], Collection[str]] | None = None,
 ) -> tuple[BatchEnd, list[Summary]]:
-    """Make the commit of a batch out of what its tasks report.
+    """Return the commit of a batch, made from the reports of its tasks.
 
     Parameters
     ----------
@@ -76,13 +77,14 @@ def assemble(
     epoch
         The driver's epoch.
     blocks
-        Everything that came through to the driver.
+        All blocks that reached the driver.
     stages
         Number of stages of the topology.
     clock
-        Wall clock, ms since 1970.
+        The wall clock, in ms since 1970.
     elsewhere
-        Gives the outside partitions that records of other jobs have, too; None: that is not known.
+        Returns the outside partitions that commit records of other jobs have too; None if that is
+        not known.
 
     Raises
     ------
@@ -135,10 +137,10 @@ def _check_complete(summaries: list[Summary], stages: int, partitions: int) -> d
 
 
 def _check_attempts(summaries: list[Summary], batch: int) -> None:
-    """Refuse a batch in which a task took other blocks than the attempts that count have made.
+    """Raise for a batch in which a task took other blocks than the counted attempts made.
 
-    Spark runs some tasks of a stage anew where it has lost what they made.  A task that calls
-    chance or a clock then makes other blocks, and those who took the old ones do not run again.
+    Spark runs some tasks of a stage again if it has lost their blocks.  A task that uses random
+    numbers or a clock then makes other blocks, and tasks that took the old ones do not run again.
     """
     made: dict[str, dict[int, int]] = defaultdict(dict)
     for summary in summaries:
@@ -164,7 +166,7 @@ def _shown(blocks: dict[int, int]) -> str:
 
 
 def _check_tuples(summaries: list[Summary]) -> None:
-    """Refuse a batch in which a bolt took other tuples than were sent to it."""
+    """Raise for a batch in which a bolt took more or fewer tuples than were sent to it."""
     sent: Counter[str] = Counter()
     taken: Counter[str] = Counter()
     for summary in summaries:
@@ -184,9 +186,9 @@ def _moved(
     summaries: list[Summary],
     elsewhere: Callable[[], Collection[str]] | None,
 ) -> dict[str, Position] | str:
-    """Return where the outside is read to, without partitions that are gone.
+    """Return the positions in outside systems, without partitions that are gone.
 
-    That one is gone must be said where an older record of another job has it.
+    A partition that is gone stays, marked as such, while a record of another job still has it.
     """
     if not any(summary.positions for summary in summaries):
         return last.stored_positions
@@ -218,12 +220,12 @@ def _added_up(last: dict[str, int], summaries: list[Summary]) -> dict[str, int]:
 
 logger = logging.getLogger(__name__)
 
-#: How long a Java process that is of no use any more may take to end.
+#: How long a Java process that is no longer needed may take to end.
 _LAST_WORDS = timedelta(seconds=30)
 
 
 class JobDriver:
-    """Runs a job's batches and commits them; after a failure that may pass, from the last commit.
+    """Runs a job's batches and commits them; after a failure it retries from the last commit.
 
     Parameters
     ----------
@@ -232,13 +234,13 @@ class JobDriver:
     handle
         Its plan, for the tasks.
     queues
-        Writable queues of the topics that it writes.
+        Writable queues of the topics that the job writes.
     migrations
-        What becomes of the state of operators that were renamed or changed.
+        What to do with the state of operators that were renamed or changed.
     committed
-        Called with each commit and what the tasks of its batch reported.
+        Called with each commit and the summaries of its tasks.
     ticks
-        Where this process plans the batches, what begins them; None: a data source plans them.
+        What begins batches if this process plans them; None if a data source plans them.
     """
 
     def __init__(
@@ -250,7 +252,7 @@ class JobDriver:
         committed: Callable[[CommitRecord, list[Summary]], None],
         ticks: Ticks | None = None,
     ) -> None:
-        #: Who opens its epochs, and holds the lease.
+        #: The name under which it opens epochs and holds the lease.
         self.name = str(DriverName.here())
         self._connection = connection
         self._handle = handle
@@ -267,25 +269,25 @@ class JobDriver:
         #: The first epoch of this driver.
         self._life = 0
         self._stopping = threading.Event()
-        #: The query that runs, or ran last.
+        #: The query that is running, or was last.
         self._run = _QueryRun(0)
         #: The last commit.
         self.record: CommitRecord | None = None
-        #: What ended the job, if it did not end in order.
+        #: The error that ended the job, if any.
         self.failure: HeadraceError | None = None
-        #: Times that the job went on after a failure.
+        #: How often the job went on after a failure.
         self.restarts = 0
 
     @property
     def epoch(self) -> int:
-        """The epoch that this driver has opened last."""
+        """The epoch that this driver opened last."""
         return self._epoch
 
     def stalled(self) -> float:
-        """Return the seconds for which nobody has looked after the query that runs.
+        """Return for how many seconds nobody has looked after the running query.
 
-        Where there is none, the driver has other work, which takes as long as it takes: it starts
-        Spark, waits for a lease or a broker, or publishes.
+        It is 0 without a query: then the driver starts Spark, waits for a lease or a broker, or
+        publishes, and all of that may take its time.
         """
         looked = self._run.looked
         return 0.0 if looked is None else time.monotonic() - looked
@@ -301,7 +303,7 @@ class JobDriver:
         )
         last = self.record
         if last is not None and record.batch == last.batch:
-            # Without a commit since, it starts where it started, also if that was the latest.
+            # Without a commit since, it starts where it started before, even at "latest".
             record = msgspec.structs.replace(record, offsets=last.offsets)
         offsets = starting_offsets(connection, record, restarted=last is not None)
         self.record = msgspec.structs.replace(record, offsets=offsets)
@@ -312,7 +314,7 @@ class JobDriver:
         self._life = self._life or answer.epoch
 
     def supervise(self) -> None:
-        """Run until :meth:`stop`, or until a failure that no further try may mend."""
+        """Run until :meth:`stop`, or until a failure that no retry may mend."""
         standing = FailureRecord()
         opened = True
         while not self._stopping.is_set():
@@ -336,7 +338,7 @@ class JobDriver:
                 return
 
     def fail(self, error: BaseException) -> None:
-        """End the job, as something that it needs has ended by an error; from any thread."""
+        """End the job because something that it needs has failed; from any thread."""
         if self.failure is None:
             what = f"{type(error).__name__}: {error}"
             self.failure = JobFailedError(f"job '{self._job}' failed: {what}")
@@ -344,7 +346,7 @@ class JobDriver:
         self.stop()
 
     def stop(self) -> None:
-        """Make :meth:`supervise` come to its end."""
+        """Make :meth:`supervise` return."""
         self._stopping.set()
         self._run.ends.set()
         self._connection.transactions.give_up()
@@ -387,12 +389,12 @@ class JobDriver:
                 if run.failure is None:
                     failure = failure_of(self._job, error, self._log)
                     if failure is error:
-                        # Raised from itself it would be its own cause.
+                        # An error that is raised from itself would be its own cause.
                         raise
                     raise failure from error
             finally:
                 with self._progress:
-                    # What its batch function does from here on is late, and changes nothing.
+                    # Whatever its batch function still does comes too late and changes nothing.
                     run.over = True
                 run.looked = None
         if run.failure is not None:
@@ -420,13 +422,13 @@ class JobDriver:
             return self._progress.wait_for(lambda: self.batch >= batch, seconds)
 
     def _wait(self, run: _QueryRun, seconds: float) -> bool:
-        """Wait until the query must end; look for a batch whose alarm did not break it off."""
+        """Wait for the query's end; raise for a batch that its alarm could not break off."""
         run.looked = None
         if run.ends.wait(seconds):
             return True
         limit = patience(self._settings.batch_timeout.total_seconds())
         began = run.began
-        # A batch that nobody works at takes none of its time.
+        # Time without an executor does not count against the batch's limit.
         if began is None or time.monotonic() - max(began, self._watch.alone_at) <= limit:
             run.looked = time.monotonic()
             failure = self._watch.look()
@@ -451,10 +453,10 @@ class JobDriver:
         )
 
     def _on_batch(self, run: _QueryRun, frame: Batch, _: int) -> None:
-        """Collect what the tasks report (the batch's one action) and commit it.
+        """Collect the reports of the tasks, the batch's only action, and commit them.
 
-        A failure is kept for the supervisor, which stops the query: raised here, it would come
-        back as text inside two of Spark's own errors.
+        A failure is kept for the supervisor, which stops the query.  If it were raised here, it
+        would come back as text inside two of Spark's own errors.
         """
         if run.is_ending():
             return
@@ -470,7 +472,7 @@ class JobDriver:
                 run.failure = error
                 run.ends.set()
         except Exception:
-            # What a query says while it is being ended is known already, and pages long.
+            # The errors of a query that is being ended are already known, and pages long.
             if not run.is_ending():
                 raise
         finally:
@@ -489,7 +491,7 @@ class JobDriver:
         failpoint("job.published")
         with self._progress:
             if run.over:
-                # It counts, and whoever opens the next epoch goes on from it.
+                # The commit counts, and the next epoch goes on from it.
                 return
             self.record = end.record
             self._progress.notify_all()
@@ -497,21 +499,21 @@ class JobDriver:
 
 
 class _QueryRun:
-    """One query from its start to its end; its batch function may outlive it."""
+    """One query, from start to end; its batch function may outlive it."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        #: Set when it must end.
+        #: Set when the query must end.
         self.ends = threading.Event()
-        #: Whether it has ended, or nobody waits for it any longer.
+        #: Whether it has ended, or nobody waits for it any more.
         self.over = False
-        #: What ends it, where that is known better than Spark knows it.
+        #: The error that ends it, if the driver knows it better than Spark.
         self.failure: HeadraceError | None = None
-        #: When the tasks of the batch that runs began, by the monotonic clock.
+        #: When the tasks of the running batch began, by the monotonic clock.
         self.began: float | None = None
-        #: When it was looked at last, by the monotonic clock; None while nobody does.
+        #: When it was last looked at, by the monotonic clock; None while nobody does.
         self.looked: float | None = None
 
     def is_ending(self) -> bool:
-        """Tell whether what its batch function does is not wanted any more."""
+        """Return whether the work of its batch function is no longer wanted."""
         return self.over or self.failure is not None or self.ends.is_set()

@@ -1,11 +1,11 @@
-"""Whatever way a driver ends, its Java and its Python workers end too.
+"""The reaper, which ends a driver's Java and Python workers however the driver ends.
 
-Java ends in order when its driver has ended, which takes as long as what it still does; workers end
-when they next hear from Java.  So a process of its own, the reaper, waits for the end of the driver
-and kills what is left some seconds later.  It finds them by a mark: in their environment, or in
-Java's command line.  It imports nothing of ours, so it starts in milliseconds and takes 8 MB.
+Java ends after its driver, but only when its present work is done, and workers end when they next
+hear from Java.  So the reaper, a process of its own, waits for the end of the driver and kills what
+is left some seconds later.  It finds these processes by a mark in their environment, or in Java's
+command line.  It imports nothing of ours, so it starts in milliseconds and takes 8 MB.
 
-Only Linux can tell a process of the end of another one for certain; elsewhere there is no reaper.
+Only Linux can reliably notify a process of another one's end; elsewhere there is no reaper.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import time
 import uuid
 from pathlib import Path
 
-#: The variable that all processes of a driver's family have.
+#: The environment variable that marks all processes of a driver.
 MARK = "HEADRACE_FAMILY"
 
-#: Seconds in which they may end by themselves, and after which the reaper gives up.
+#: Seconds in which they may end by themselves, and seconds after which the reaper gives up.
 _GRACE, _PATIENCE = 3.0, 60.0
 _LOOK = 0.1
 
@@ -35,12 +35,12 @@ _reapers: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def family_mark() -> str:
-    """Return the mark of what this process starts for its jobs."""
+    """Return the mark of the processes that this process starts for its jobs."""
     return _marks.setdefault(os.getpid(), uuid.uuid4().hex)
 
 
 def start_reaper() -> None:
-    """Have what carries the mark end soon after this process; do nothing where that is seen to."""
+    """Start a reaper, which ends marked processes after this one, unless one is running."""
     if not hasattr(os, "pidfd_open"):
         return
     pid = os.getpid()
@@ -52,7 +52,7 @@ def start_reaper() -> None:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                # What ends the driver's group, such as Ctrl-C in a terminal, does not end it.
+                # A signal to the driver's group, such as Ctrl-C in a terminal, must not end it.
                 start_new_session=True,
             )
 
@@ -89,7 +89,7 @@ def _carries(pid: int, mark: bytes) -> bool:
 
 
 def _kill(pid: int, mark: bytes) -> None:
-    """Kill a process, unless its number is another's by now."""
+    """Kill a process, unless another one has its number by now."""
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(pid)
         try:

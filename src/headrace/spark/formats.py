@@ -1,4 +1,4 @@
-"""Batches of Connect's tasks whose rows Spark itself reads or writes: see decision 0015."""
+"""Batches of Connect's tasks whose rows Spark itself reads or writes; see decision 0015."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from headrace.spark.ticks import TickedBatch
 
 
-# Frames of Spark for Connect: rows that become messages, messages that become rows.
+# Spark data frames for Connect: rows become messages, and messages become rows.
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-#: The columns of an intake, as Spark has them.
+#: The columns of rows that become messages, with their types in Spark.
 INTAKE = {
     "topic": "string",
     "queue": "int",
@@ -61,7 +61,7 @@ _MESSAGES = (
     "topic string, broker string, queue int, offset bigint, key binary, value binary,"
     " timestamp timestamp, headers map<string, string>"
 )
-#: Rows that run through the operators at once: Spark gives them by the thousand.
+#: Rows that the operators handle at once; Spark delivers them a thousand at a time.
 _CHUNK_ROWS = 1 << 16
 _SHOWN = 2000
 _SECRET = re.compile(r"(?i)password|secret|token|credential|access.?key")
@@ -76,19 +76,19 @@ def fed(
     operator: str,
     positions: Mapping[str, Position],
 ) -> pa.Table:
-    """Feed rows into an operator of the first stage; give what its tasks report.
+    """Feed rows into an operator of the first stage; return what its tasks report.
 
     Parameters
     ----------
     rows
-        Columns as in :data:`INTAKE`.
+        The rows, with the columns of :data:`INTAKE`.
     operator
         Name of the operator.
     positions
-        What the batch commits.
+        The positions that the batch commits.
     """
-    # One row more, of no topic: also where Spark finds that there is nothing to read, there is
-    # a task that reports.
+    # One more row, without a topic, makes sure that a task reports even if Spark finds nothing to
+    # read.
     none = [lit(None).cast(kind).alias(name) for name, kind in INTAKE.items()]
     session = rows.sparkSession
     marker = session.range(0, 1, 1, 1).select(*none)
@@ -157,7 +157,7 @@ class _Feeding:
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join the rows of batches, without those of no topic."""
+    """Yield the rows in larger batches, without those that have no topic."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -182,7 +182,7 @@ def message_frame(
     *,
     headers: bool,
 ) -> DataFrame:
-    """Return messages as rows; each part is a task, which reads them when somebody asks."""
+    """Return messages as a data frame; each part is a task, which reads when Spark runs it."""
     numbers = session.range(0, len(parts), 1, len(parts))
     return numbers.mapInArrow(_reading(batch.handle, parts, headers=headers), _MESSAGES)
 
@@ -224,7 +224,7 @@ def _rows(queue: MessageQueue, columns: Any, *, headers: bool) -> pa.RecordBatch
 
 
 def reported(batch: TickedBatch, count: int) -> pa.Table:
-    """Return what tasks report that had nothing to do: Spark has taken so many messages out."""
+    """Return the reports of tasks that had nothing to do, because Spark read the messages."""
     job = connection(batch.handle)
     control = msgspec.json.decode(batch.control, type=Control)
     blocks: list[Block] = []
@@ -244,7 +244,7 @@ def reported(batch: TickedBatch, count: int) -> pa.Table:
 
 @contextmanager
 def failures_told(what: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Say what Spark could not do in a few words, without the secrets among a format's options."""
+    """Raise Spark's errors as short ones of our own, without the secrets in a format's options."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -268,10 +268,10 @@ def _words_of(error: Exception) -> str:
     return "\n".join(lines)[:_SHOWN]
 
 
-# What Spark reads for a source task: planned by the engine, committed with the rows.
+# What Spark reads for a source task.  The engine plans it; the position is committed with the rows.
 #
-# A plan is a frame and the position behind it.  It is made from the committed position alone, so
-# whatever was not committed is planned anew.
+# A plan is a data frame and the position after it.  It is made from the committed position alone,
+# so whatever was not committed is planned again.
 
 Offset = dict[str, Any]
 
@@ -281,38 +281,38 @@ class ReadPlan:
     """What the next batch reads."""
 
     rows: DataFrame
-    #: Where the source stands behind it.
+    #: Where the source stands after it.
     offset: Offset
 
 
 class Planner(Protocol):
-    """Decides what comes next."""
+    """Plans what a source reads next."""
 
-    #: Names the source's one partition.
+    #: Name of the source's only partition.
     partition: Mapping[str, Any]
 
     def plan(self, session: SparkSession, offset: Offset | None) -> ReadPlan | None:
-        """Plan what stands behind an offset; None where there is nothing."""
+        """Return a plan of what comes after an offset; None if there is nothing."""
 
 
 class SparkReads:
-    """Reads for one task: tells when there is something, and runs the batch that takes it.
+    """Reads for one source task: finds what is new, and runs the batch that reads it.
 
     Parameters
     ----------
     order
-        What the task says: format, path, options, and what rows become.
+        The task's configuration: format, path, options, and what rows become.
     operator
         The operator that the rows are fed into.
     generation
-        Stamp of the positions.
+        The generation of the task, which the positions carry.
     session
-        Gives Spark.
+        Returns the Spark session.
     committed
-        Gives the committed offset of each partition, by its name.
+        Returns the committed offset of each partition, by its name.
     """
 
-    #: Nobody counts rows that Spark reads before they are read.
+    #: Rows that Spark has not read yet cannot be counted.
     waiting = 0
 
     def __init__(
@@ -334,7 +334,7 @@ class SparkReads:
         self._idle_until = 0.0
 
     def wait(self, seconds: float) -> Sequence[str] | None:
-        """Wait until there is something to read."""
+        """Wait until there is something to read; return its topic, or None if there is nothing."""
         left = self._idle_until - time.monotonic()
         if left > 0:
             time.sleep(min(left, seconds))
@@ -347,8 +347,8 @@ class SparkReads:
         return [self._order["topic"]]
 
     def run(self, session: SparkSession, batch: TickedBatch) -> pa.Table:
-        """Read what was planned, and stage it as messages."""
-        # The frame has a session already.
+        """Read the planned rows and stage them as messages."""
+        # The data frame already has its session.
         del session
         plan = self._next
         assert plan is not None, "a batch begins when there is something to read"
@@ -362,12 +362,12 @@ class SparkReads:
         return failures_told(f"{doing} ({self._order['format']} {where})", self._order["options"])
 
 
-#: What a name must not say to Spark by chance.
+#: Characters that Spark would read as a pattern in the name of a file.
 _GLOB = re.compile(r"[{}\[\]*?\\]")
 
 
 def planner_of(order: Mapping[str, Any]) -> Planner:
-    """Choose how a source is read."""
+    """Return the planner for the way in which a source is read."""
     ways: Mapping[str, Callable[[Mapping[str, Any]], Planner]]
     ways = {"files": _FolderFiles, "column": _ByColumn, "once": _Once}
     return ways[order["read"]](order)
@@ -383,10 +383,10 @@ def _load(session: SparkSession, order: Mapping[str, Any], paths: list[str] | No
 
 
 def _intake(order: Mapping[str, Any]) -> list[Column]:
-    """Return the columns of messages, made of those of rows."""
+    """Return the columns of :data:`INTAKE` as expressions over the columns of rows."""
     kind = order["value.format"]
     if kind == "json":
-        # Spark leaves out what is null, which those who read cannot tell from what is not there.
+        # By default Spark leaves nulls out, and readers could not tell null from missing.
         value = f.to_json(f.struct("*"), {"ignoreNullFields": "false"}).cast("binary")
     else:
         column = f.col(order.get("value.column", "value"))
@@ -402,10 +402,10 @@ def _intake(order: Mapping[str, Any]) -> list[Column]:
 
 
 class _FolderFiles:
-    """Files of a folder, each whole and once.
+    """Plans files of a folder: each as a whole, and once.
 
-    The offset holds the files that are done, as long as they are remembered, and the time before
-    which a file counts as done.
+    The offset holds the files that are done, for as long as they are remembered, and the time
+    before which every file counts as done.
     """
 
     def __init__(self, order: Mapping[str, Any]) -> None:
@@ -437,13 +437,13 @@ class _FolderFiles:
         return ReadPlan(_load(session, order, chosen), {"before": horizon, "files": files})
 
     def _listed(self, session: SparkSession) -> list[tuple[str, int, int]]:
-        """List files that are finished, the oldest first."""
+        """List the files that have not changed for ``settle.ms``, oldest first."""
         reader = (
             session.read.format("binaryFile")
             .option("pathGlobFilter", self._order["files"])
             .option("recursiveFileLookup", str(self._order["recursive"]).lower())
         )
-        # Where the name of a file system says who may read it, that is the same for both.
+        # Options with credentials of a file system count for this listing too.
         found = reader.options(**self._order["options"]).load(self._order["path"])
         columns = found.select("path", f.unix_millis("modificationTime"), "length").toArrow()
         settled = round(1000 * (time.time() - self._order["settle.ms"]))
@@ -452,7 +452,7 @@ class _FolderFiles:
 
 
 class _ByColumn:
-    """Rows in the order of a column that rises."""
+    """Plans rows in the order of a rising column."""
 
     def __init__(self, order: Mapping[str, Any]) -> None:
         self._order = order
@@ -475,7 +475,7 @@ class _ByColumn:
         rising = f.col(self._column)
         if offset is not None:
             rows = rows.filter(rising > _literal(offset["after"], kind, times=times))
-        # No order in which rows come is promised: the last value of a batch decides.
+        # Rows come in no promised order, so the last value of a batch is its end.
         shown = f.unix_micros(rising) if times else rising.cast("string")
         first = rows.select(rising).orderBy(rising.asc_nulls_last())
         last = first.limit(self._order["batch.max.rows"]).agg(f.max(rising).alias(self._column))
@@ -491,7 +491,7 @@ def _literal(value: Any, kind: Any, *, times: bool) -> Column:
 
 
 class _Once:
-    """Everything that there is, in one batch."""
+    """Plans everything there is, as one batch."""
 
     def __init__(self, order: Mapping[str, Any]) -> None:
         self._order = order
@@ -505,14 +505,14 @@ class _Once:
         return ReadPlan(_load(session, self._order, None), {"done": True})
 
 
-# What Spark writes for a sink task: each batch before its commit.
+# What Spark writes for a sink task: each batch, before its commit.
 
 
 def folder_of(path: str, task: int, batch: int, before: int) -> str:
-    """Name the folder of a batch, by its number and by the clock of the batch before it.
+    """Return the folder of a batch: its name has the batch's number and the last batch's clock.
 
-    A batch that comes again, longer perhaps, has the same folder again; one of a job that began
-    anew, because its commit topic was deleted, has another.
+    A batch that comes again, perhaps with more records, gets the same folder; a batch of a job that
+    began anew, because its commit topic was deleted, gets another.
 
     Examples
     --------
@@ -523,14 +523,14 @@ def folder_of(path: str, task: int, batch: int, before: int) -> str:
 
 
 class SparkWrites:
-    """Writes for one task.
+    """Writes for one sink task.
 
     Parameters
     ----------
     order
-        What the task says: format, path, options, and what values are.
+        The task's configuration: format, path, options, and what values are.
     task
-        Its number.
+        The number of the task.
     """
 
     def __init__(self, order: Mapping[str, Any], task: int) -> None:
@@ -538,7 +538,7 @@ class SparkWrites:
         self._task = task
 
     def run(self, session: SparkSession, batch: TickedBatch) -> pa.Table:
-        """Write the messages of a batch, and give what its tasks report."""
+        """Write the messages of a batch and return what its tasks report."""
         ranges = [one for split in batch.splits for one in split.ranges if len(one)]
         if ranges:
             self._write(session, batch, ranges)
@@ -570,7 +570,7 @@ class SparkWrites:
             writer.mode(order["save.mode"]).save()
 
     def _rows(self, messages: DataFrame) -> DataFrame:
-        """Make rows of messages; those without a body say that something was deleted: no row."""
+        """Return messages as rows; tombstones, which have no body, make none."""
         order = self._order
         beside: list[str] = order["metadata.columns"]
         kind, text = order["value.format"], f.col("value").cast("string")

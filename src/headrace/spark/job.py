@@ -1,4 +1,4 @@
-"""A running job: the driver's side of a topology."""
+"""The ``StreamJob`` class, which runs a topology on Spark."""
 
 from __future__ import annotations
 
@@ -52,44 +52,44 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 R = TypeVar("R")
 
-# What lies in the topics that a job reads, and whether the job has done it.
+# The topics that a job reads, and how far it has come in them.
 
 
 class JobTopics:
-    """The topics that a running job reads, those that it writes for itself among them.
+    """The topics that a running job reads, including those that it writes for itself.
 
     Parameters
     ----------
     connection
         The job.
     queues
-        Writable queues of the topics that it writes.
+        Writable queues of the topics that the job writes.
     """
 
     def __init__(self, connection: JobConnection, queues: dict[str, list[QueueName]]) -> None:
         self._connection = connection
         self.queues = queues
         self._lag = LagReader(PullConsumer(connection.client, connection.plan.job))
-        #: Ends of queues that were sent to at once, for the next batch to read.
+        #: Ends of queues to which a batch has already sent messages for the next batch.
         self._sent: dict[QueueName, int] = {}
 
     def note(self, summaries: Iterable[Summary]) -> None:
-        """Note what the tasks of a batch sent: a broker may show it a moment later."""
+        """Remember what the tasks of a batch sent, since a broker may show it a moment later."""
         for summary in summaries:
             self._sent |= summary.sent
 
     def lag(self, record: CommitRecord) -> dict[QueueName, QueueLag]:
-        """Tell what a commit leaves unread of each queue; a job that reads no topic asks nobody."""
+        """Return what a commit leaves unread in each queue; empty for a job that reads no topic."""
         if not self._connection.source_topics():
             return {}
         return self._lag.read(record, self._ask().latest)
 
     def goals(self) -> Iterator[Callable[[CommitRecord], bool]]:
-        """Yield what must hold of the last commit, one after the other, for all to be done.
+        """Yield the conditions that the last commit must meet, in turn, for a job to be caught up.
 
-        That is what is in the topics now, then what it becomes in those that the job writes for
-        itself: for each of them first the records, then event time, which follows them.  One may
-        be fed by what came through another.
+        First the job must have read what is in its topics now, and then what that becomes in the
+        topics that it writes for itself: for each of them first the records, then the event time
+        that follows them.  One such topic may feed another.
         """
         yield _reaches(self._ends())
         for _ in range(2 * len(self._connection.plan.topology.throughs)):
@@ -118,25 +118,26 @@ def _reaches(ends: dict[QueueName, int], batch: int = 0) -> Callable[[CommitReco
 class StreamJob:
     """Runs a topology on Spark.
 
-    One batch is one transaction: what a batch reads, keeps and writes becomes visible together.
-    After a failure that may pass (a broker that was restarted, a lost task) the job goes on by
-    itself from the last commit.
+    One batch is one transaction: what it reads, keeps and writes becomes visible together.  After
+    a temporary failure, such as a restarted broker or a lost task, the job goes on by itself from
+    the last commit.
 
     Parameters
     ----------
     topology
         What to compute.
     settings
-        Where and how; without a name server the embedded broker of ``data_dir`` is used.
+        Where and how to run; without a name server the job uses the embedded broker of
+        ``data_dir``.
     migrate
-        What becomes of the state of operators that were renamed or changed, by their old names: a
+        What to do with the state of operators that were renamed or changed, by their old names: a
         new name, or a :class:`~headrace.StateMigration`.
     stores
         Makes state stores of another kind than RocksDB: takes a
-        :class:`~headrace.runtime.StorePlace`, gives a :class:`~headrace.runtime.StateStore`.
+        :class:`~headrace.runtime.StorePlace` and returns a :class:`~headrace.runtime.StateStore`.
     ticks
-        Has the driver plan its batches, without a planner process beside it, and says what begins
-        them: tasks of Connect run so.
+        What begins a batch if the driver plans the batches itself, without a planner process beside
+        it, as for tasks of Connect.
 
     Examples
     --------
@@ -163,30 +164,30 @@ class StreamJob:
         self.settings = settings or JobSettings()
         self._meter = Meter()
         self._prepared: Prepared | None = None
-        #: Set before anything else of a start, and what it was found to lack.
+        #: Connected before anything else of a start happens.
         self._connected: JobConnection | None = None
-        #: Whether nothing keeps it from starting, as its cluster was seen.
+        #: Whether the cluster was checked and nothing keeps the job from starting.
         self._is_sound = False
         self._connection: JobConnection | None = None
         self._supervisor: threading.Thread | None = None
-        #: Set when the supervisor has nothing left to do.
+        #: Set when the supervisor thread has nothing left to do.
         self._ended = threading.Event()
         self._changed = threading.Condition()
         self._driver: JobDriver | None = None
         self._opened = ExitStack()
-        #: Held by the one who starts or stops.
+        #: Held by the thread that starts or stops the job.
         self._turn = threading.Lock()
         self._views: dict[str, CommittedState] = {}
         self._batches: BatchSinks | None = None
 
     def start(self) -> Self:
-        """Begin a new epoch and run until :meth:`stop` or a failure.
+        """Open a new epoch and run, in the background, until :meth:`stop` or a failure.
 
         Raises
         ------
         HeadraceError
-            The job cannot start: no broker at the address, no Java, or what :meth:`problems`
-            finds, all of it in one error.
+            The job cannot start: there is no broker at the address or no Java, or :meth:`problems`
+            finds something, all of which is in one error.
         """
         with self._turn:
             if self._supervisor is not None:
@@ -208,14 +209,14 @@ class StreamJob:
         return self
 
     def prepare(self) -> list[Prepared]:
-        """Do what a start needs before it opens an epoch: check what is there, start Spark.
+        """Do what a start needs before it opens an epoch: check the cluster and start Spark.
 
-        :meth:`start` does it where it was not done; another driver may run the job until then.
+        :meth:`start` does this by itself.  Another driver may run the job meanwhile.
 
         Raises
         ------
         HeadraceError
-            As of :meth:`start`.
+            As for :meth:`start`.
         """
         if self._prepared is None:
             refuse(f"job '{self.topology.name}' cannot start", self.problems())
@@ -226,11 +227,11 @@ class StreamJob:
         return [self._prepared]
 
     def problems(self) -> list[HeadraceError]:
-        """Return what keeps the job from starting, as far as its cluster shows it.
+        """Return what keeps the job from starting, as far as the cluster shows it.
 
-        That is topics that are missing or of the wrong kind, state that the topology cannot go on
-        from, and offsets that its queues do not hold.  :meth:`start` raises all of it as one error
-        before Spark starts; nothing is made or changed by then.
+        That is: topics that are missing or of the wrong kind, state from which the topology cannot
+        go on, and offsets that the queues do not hold.  :meth:`start` raises all of these as one
+        error before Spark starts and before anything is made or changed.
         """
         if self._is_sound:
             return []
@@ -240,14 +241,15 @@ class StreamJob:
         return found
 
     def create_topics(self, queues: int | None = None) -> list[str]:
-        """Make the topics that the job reads and writes and that are not there.
+        """Make the missing topics of those that the job reads and writes.
 
-        Those that it reads as tables are made as compaction topics.
+        Topics that it reads as tables become compaction topics.
 
         Parameters
         ----------
         queues
-            Queues of each, on each broker; as many as the job has partitions, unless given.
+            Number of queues of each topic on each broker; by default the job's number of
+            partitions.
 
         Returns
         -------
@@ -258,7 +260,7 @@ class StreamJob:
 
     def _connect(self) -> JobConnection:
         if self._connected is None:
-            # Before anything is made on the broker.
+            # A wrong master must show before anything is made on the broker.
             check_master(self.settings)
             with ExitStack() as opened:
                 namesrv = self.settings.namesrv or opened.enter_context(
@@ -305,8 +307,8 @@ class StreamJob:
     def stop(self) -> None:
         """Stop the job and wait for its end; a batch that is not committed is dropped.
 
-        Where another thread starts it at this moment, its start is waited for, but not a lease
-        that it waits for.
+        If another thread is starting the job, the call waits for that start, and ends its wait for
+        a lease.
         """
         if (prepared := self._prepared) is not None:
             prepared.connection.transactions.give_up()
@@ -319,14 +321,14 @@ class StreamJob:
             self._close()
 
     def await_caught_up(self, timeout: timedelta | None = None) -> None:
-        """Wait until everything that was in the source topics at this moment is committed.
+        """Wait until everything that is in the source topics at this moment is committed.
 
-        What it became in topics of :meth:`Stream.through` is read by then too.
+        By then the records that it became in topics of :meth:`Stream.through` are read too.
 
         Raises
         ------
         RequestTimeoutError
-            It was not, within ``timeout``.
+            That did not happen within ``timeout``.
         HeadraceError
             The job failed.
         """
@@ -341,7 +343,7 @@ class StreamJob:
         Raises
         ------
         RequestTimeoutError
-            It has not, within ``timeout``.
+            That did not happen within ``timeout``.
         HeadraceError
             The job failed.
         """
@@ -379,21 +381,21 @@ class StreamJob:
         Raises
         ------
         RequestTimeoutError
-            It was not, within ``timeout``.
+            That did not happen within ``timeout``.
         """
         self._running()
         if self._batches is not None and self._record is not None:
             self._batches.await_done(self._record.batch, timeout)
 
     def await_termination(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the job's end; tell whether it came within ``timeout``.
+        """Wait for the job's end; return whether it came within ``timeout``.
 
         Raises
         ------
         HeadraceError
             The job failed.
         """
-        # In Python 3.11 a join that Ctrl-C breaks off takes the thread for ended.
+        # In Python 3.11 a join that Ctrl-C interrupts marks the thread as ended.
         limit = None if timeout is None else timeout.total_seconds()
         supervisor = self._supervisor
         if supervisor is not None and self._ended.wait(limit):
@@ -403,7 +405,7 @@ class StreamJob:
         return self._supervisor is None or not self._supervisor.is_alive()
 
     def statistics(self) -> JobStatistics:
-        """Say how far the job is, and how fast."""
+        """Return how far the job has come, and how fast it is."""
         record, connection, prepared = self._record, self._connection, self._prepared
         lag = None
         if record is not None and connection is not None and self._failure is None:
@@ -421,21 +423,20 @@ class StreamJob:
 
     @property
     def batch(self) -> int:
-        """The last committed batch; 0: none."""
+        """The last committed batch; 0 if there is none."""
         return 0 if self._driver is None else self._driver.batch
 
     @property
     def positions(self) -> Mapping[str, Position]:
-        """Where outside systems stood at the last commit, by partition."""
+        """The positions in outside systems at the last commit, by partition."""
         return {} if self._record is None else self._record.positions
 
     def stalled(self) -> float:
-        """Return the seconds for which the job's query was not looked after.
+        """Return for how many seconds nobody has looked after the job's query.
 
-        It hangs, or Java does.
-
-        It is looked after several times a second.  Where the driver has other work to do it is 0,
-        unless Spark has been starting for longer than two minutes.
+        The driver looks several times a second, so more than that means that it hangs, or that Java
+        does.  It is 0 while the driver has other work, unless Spark has been starting for longer
+        than two minutes.
         """
         return max(overdue(), 0.0 if self._driver is None else self._driver.stalled())
 
@@ -444,11 +445,11 @@ class StreamJob:
     @overload
     def state(self, operator: str) -> StateView[Any, Any]: ...
     def state(self, operator: str | OperatorHandle[K, Any, R]) -> StateView[K, R]:
-        """Look into the state of an operator, as of the last commit; see :class:`StateView`.
+        """Return a view of an operator's state, as of the last commit; see :class:`StateView`.
 
-        The operator is told by the table that it was made by, or by its name.
-        ``get(key)``, ``range(start, stop)``, ``prefix(text)``, ``window(key, start, stop)``,
-        ``scan()``; the view ends with the job.
+        Pass the table that the operator makes, or the operator's name.  The view has
+        ``get(key)``, ``all()``, ``range(start, stop)``, ``prefix(text)``,
+        ``window(key, start, stop)`` and ``scan()``, and can be used until the job stops.
 
         Raises
         ------
@@ -460,7 +461,7 @@ class StreamJob:
         if name not in self._views:
             names = connection.plan.state_topics
             known = self.topology.operator(name) if name in names else None
-            # Transactions of its own: the job's are used by another thread.
+            # The view has transactions of its own, because another thread uses the job's.
             home = StateHome.of(self.topology.name, connection.client)
             self._views[name] = self._opened.enter_context(CommittedState(home, name, known))
         return self._views[name]
@@ -514,7 +515,7 @@ class StreamJob:
             self._batches.committed(record.batch)
 
 
-# An archive of the classes that all jobs use, made by a small one.
+# The archive of Spark's classes, which a small job makes.
 
 _LINES = 200
 _BATCHES = 4
@@ -522,12 +523,12 @@ _PATIENCE = timedelta(minutes=5)
 
 
 def make_archive() -> Path:
-    """Run a small job on Spark, let Java keep the classes that it needed, and give the file.
+    """Run a small job, let Java write an archive of the classes it used, and return its path.
 
     Raises
     ------
     JavaNotFoundError
-        No Java 17 or newer is there.
+        There is no Java 17 or newer.
     JobFailedError
         This Java wrote no archive.
     """
@@ -543,7 +544,7 @@ def make_archive() -> Path:
             spark_config={JAVA_OPTIONS: options},
         )
         _run_job(settings)
-        # Java writes the archive at its end.
+        # Java writes the archive when it ends.
         end_session(_PATIENCE)
         forget_dead_session()
         if not made.is_file():
@@ -552,13 +553,13 @@ def make_archive() -> Path:
                 hint="Spark runs without one, and starts more slowly; a full JDK or JRE can write"
                 " it, some small runtimes cannot",
             )
-        # Others may start at this moment: they see all of the file or none.
+        # Others that start at this moment must see the whole file or none.
         shutil.move(made, path)
     return path
 
 
 def _run_job(settings: JobSettings) -> None:
-    """Count some words: a job of two stages with state, which has the classes of all jobs."""
+    """Run a word count, whose two stages and state need the classes that all jobs need."""
     with embedded_broker(settings.data_dir) as address, Client(address) as client:
         for topic in ("lines", "counts"):
             Admin(client).create_topic(topic, queues=2)

@@ -1,4 +1,4 @@
-"""The Spark session that jobs run in."""
+"""The Spark session in which jobs run."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from headrace.settings import JobSettings
 
 
-# Looks for the master of a standalone cluster before Spark does, which takes a minute for it.
+# A check for the master of a standalone cluster; Spark itself takes a minute to find none.
 
-#: Seconds between two looks for one that starts.
+#: Seconds between two looks for a master that is starting.
 _PAUSE = 0.2
 #: A file that no master has.
 _NAME = b"/jars/headrace"
-#: A frame of Spark's transport: its length, its type, then what it asks for.  Everyone may ask for
-#: a file, before any secret is shown.
+#: A frame of Spark's transport: its length, its type, and the name of the requested file.  A file
+#: can be requested without a secret.
 _HEAD, _STREAM_REQUEST, _STREAM_ANSWERS = struct.Struct(">qb"), 6, (7, 8)
 _REQUEST = _HEAD.pack(_HEAD.size + 4 + len(_NAME), _STREAM_REQUEST) + struct.pack(
     f">i{len(_NAME)}s", len(_NAME), _NAME
@@ -58,21 +58,21 @@ _REQUEST = _HEAD.pack(_HEAD.size + 4 + len(_NAME), _STREAM_REQUEST) + struct.pac
 
 
 def find_master(master: str, timeout: timedelta, patience: timedelta = timedelta(0)) -> None:
-    """Return when one of the masters answers in the words of Spark's transport.
+    """Return when one of the masters answers as Spark's transport does.
 
     Parameters
     ----------
     master
-        As Spark has it, ``spark://HOST:PORT,HOST:PORT``; others are not looked for.
+        A master in Spark's form, ``spark://HOST:PORT,HOST:PORT``; for others, return at once.
     timeout
-        How long each of them has.
+        How long each of them may take to answer.
     patience
-        How long one that does not listen yet may take until it does.
+        How long to wait for one that does not listen yet.
 
     Raises
     ------
     OSError
-        None answers; what each does instead.
+        None answers; the message says what each does instead.
     """
     if not master.startswith("spark://"):
         return
@@ -86,7 +86,7 @@ def find_master(master: str, timeout: timedelta, patience: timedelta = timedelta
 
 
 def _failures(places: list[str], timeout: timedelta) -> dict[str, Exception]:
-    """Ask each in turn until one answers; give what the others do, nothing where one does."""
+    """Ask each in turn until one answers; return the errors of all, empty if one does."""
     failures: dict[str, Exception] = {}
     for place in places:
         host, _, port = place.rpartition(":")
@@ -112,7 +112,7 @@ def _ask(address: tuple[str, int], wait: float) -> None:
         return
     # With spark.ssl.rpc.enabled a master hangs up on whoever does not encrypt.
     if not _speaks_tls(address, wait):
-        raise OSError("something else than a master of Spark is there")
+        raise OSError("something other than a Spark master is there")
 
 
 def _speaks_tls(address: tuple[str, int], wait: float) -> bool:
@@ -128,17 +128,17 @@ def _speaks_tls(address: tuple[str, int], wait: float) -> bool:
     return True
 
 
-# Starts Spark's Java process, sees to its end, and keeps two kinds of noise off the terminal.
+# Starting Spark's Java process, and keeping two kinds of noise off the terminal.
 #
-# Everything that Java and Spark's Python workers print comes through: a user's own ``print`` too.
-# Left out are Java's remark on incubator modules, and the traceback that a worker prints when Spark
+# All other output of Java and Spark's Python workers is shown, also a user's own ``print``.  The
+# noise is Java's warning about incubator modules, and the traceback that a worker prints when Spark
 # closes its connection because it was idle for a minute.
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _INCUBATOR = "WARNING: Using incubator modules"
-#: What Spark takes for a secret, unless it is told otherwise.
+#: Spark's default pattern for the names of secrets.
 _REDACTED = "(?i)secret|password|token|access[.]?key|credential"
-#: What stands below a frame of the daemon where Python has its source, with the marks below that.
+#: The source line below a frame of the daemon, if Python has its source, and the marks below it.
 _SOURCE_LINE = re.compile(r"    +(code = worker\(|outfile\.flush\(|[~^]+\s*$)")
 _BROKEN_PIPE = "BrokenPipeError: [Errno 32] Broken pipe\n"
 
@@ -149,10 +149,10 @@ def launch_quietly(conf: SparkConf, folder: Path | None = None) -> JavaGateway:
     Parameters
     ----------
     conf
-        Settings of the session.  Secrets in it are not on the command line of the process: the
-        session must set them in it.
+        Settings of the session.  Secrets among them do not go onto the command line of the process,
+        so the session must pass them on itself.
     folder
-        The folder that it works in; this process's by default.
+        The working folder of the process; by default that of this process.
     """
     conf.set(f"spark.executorEnv.{MARK}", family_mark())
     start_reaper()
@@ -163,14 +163,14 @@ def launch_quietly(conf: SparkConf, folder: Path | None = None) -> JavaGateway:
     watched_thread(
         partial(_forward, errors),
         name="headrace-spark-stderr",
-        # Java would wait for ever for somebody to read what it prints.
+        # If nobody read its output, Java would wait for ever.
         on_failure=lambda _error: errors.close(),
     ).start()
     return gateway
 
 
 def shown_settings(conf: SparkConf) -> list[tuple[str, str]]:
-    """Return the settings but those that Spark's pages hide, which it tells by their names."""
+    """Return the settings without those that Spark hides on its pages, by their names."""
     hidden = re.compile(conf.get("spark.redaction.regex", _REDACTED))
     return [(name, value) for name, value in conf.getAll() if not hidden.search(name)]
 
@@ -183,9 +183,9 @@ def _forward(stream: IO[bytes]) -> None:
 
 
 class NoiseFilter:
-    r"""Takes lines and gives what is worth showing.
+    r"""Filters noise from lines of output.
 
-    Several workers may print at once, so their tracebacks come interleaved.
+    Several workers may print at once, so their tracebacks may be interleaved.
 
     Examples
     --------
@@ -201,7 +201,7 @@ class NoiseFilter:
         self._begun = 0
 
     def feed(self, line: str) -> str:
-        """Return the line, with what was held back before it, or nothing."""
+        """Return the line with what was held back before it, or an empty text."""
         if line == _TRACEBACK:
             self._held += line
             self._begun += 1
@@ -220,11 +220,11 @@ class NoiseFilter:
         return shown
 
 
-# Files that Spark writes on the driver's machine: none of them starts a process.
+# Local files of Spark, written without starting processes.
 #
-# Spark notes the begin and the end of every batch in a folder of its own.  Hadoop's class for local
-# files sets the permissions of each by the program ``chmod``, where its native library is missing: four
-# processes a batch.  Java has a call for that.
+# Spark records the beginning and end of every batch in a folder of its own.  Without its native
+# library, Hadoop's class for local files sets permissions with the program ``chmod``, which takes
+# four processes a batch.  Java has a call for that.
 
 logger = logging.getLogger(__name__)
 
@@ -260,31 +260,31 @@ public class LocalFiles extends LocalFileSystem {
 
 
 def write_without_processes(context: SparkContext) -> None:
-    """Have Java itself set the permissions of local files, where Hadoop would start a program for that.
+    """Let Java itself set the permissions of local files if Hadoop would start a program for that.
 
-    A class that the user has named stays.
+    A class that the user configured is kept.
 
-    Caller: whoever has just started Spark; nobody has files open by Hadoop's class yet.
+    Caller: right after the start of Spark, while no files are open through Hadoop's class.
     """
-    java: Any = context._jvm  # noqa: SLF001 - Spark's Python has no face for it
+    java: Any = context._jvm  # noqa: SLF001 - PySpark has no interface for it
     try:
         if java.org.apache.hadoop.io.nativeio.NativeIO.isAvailable():
             return
         conf = java.org.apache.hadoop.conf.Configuration(context._jsc.hadoopConfiguration())  # noqa: SLF001
         if conf.get(_IMPLEMENTATION) is not None:
             return
-        # Spark compiles its own plans by the same compiler.
+        # Spark compiles its own plans with the same compiler.
         compiler = java.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(java.Thread.currentThread().getContextClassLoader())
         compiler.cook(_SOURCE)
         conf.setClassLoader(compiler.getClassLoader())
         conf.set(_IMPLEMENTATION, _CLASS)
-        # There is one for all who ask in this process: the first that was made.
+        # Hadoop caches one instance per process, the first that is made.
         files, place = java.org.apache.hadoop.fs.FileSystem, java.java.net.URI("file:///")
         files.get(place, conf).close()
         files.get(place, conf)
     except (Py4JError, TypeError) as error:
-        # Another Spark may have other classes: then its files take the time that they take.
+        # Another Spark may lack these classes; then its files only take longer.
         logger.info("Spark sets the permissions of local files by chmod: %s", error)
 
 
@@ -292,66 +292,66 @@ def write_without_processes(context: SparkContext) -> None:
 _starting = threading.Lock()
 #: Whether Spark has run in this process.
 _has_run = False
-#: The session with the settings that it was told last: each thread that asks would tell it all of
-#: them anew, with some three hundred calls into Java.
+#: The session with the settings that it last got.  Otherwise each thread that asks for a session
+#: would set all of them again, with some three hundred calls into Java.
 _told: tuple[SparkSession, object] | None = None
 #: When the start that is under way began, by the monotonic clock.
 _began: float | None = None
-#: A start may take so long on a machine that has much else to do, s.
+#: How long a start may take on a busy machine, s.
 _LONGEST_START = 120.0
 
-#: What Spark says of a context that it has stopped because no master has answered.
+#: Spark's message about a context that it stopped because no master answered.
 _STOPPED = "Cannot call methods on a stopped SparkContext"
 _MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|spark://|yarn$|k8s://")
 _SECRET = "spark.authenticate.secret"  # noqa: S105 - a name
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
-#: What each setting is for stands beside it; all were measured (docs/explanation/performance.md).
+#: Comments give the reasons; all settings were measured (docs/explanation/performance.md).
 SPARK_CONFIG: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     # A loopback connection waits up to 40 ms for an acknowledgement, in every task.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
-    # Spark's own log of batches is scratch for us: no file manager that starts processes.
+    # We never read Spark's own log of batches, so it needs no file manager that starts processes.
     "spark.sql.streaming.checkpointFileManagerClass": (
         f"{_CHECKPOINTING}.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "2",
-    # A stage has one row per block; nothing is gained by looking at sizes between stages.
+    # A stage has one row per block, so looking at sizes between stages gains nothing.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.speculation": "false",
-    # What writers of sink_dataframe run takes turns with the job, and does not go before it.
+    # Queries of sink_dataframe's writers take turns with the job, and do not go before it.
     "spark.scheduler.mode": "FAIR",
     "spark.python.worker.reuse": "true",
-    # Workers are forked with everything imported: a new one is there in milliseconds.
+    # Workers are forked with everything imported, so a new one starts in milliseconds.
     "spark.python.daemon.module": "headrace.spark.daemon",
     "spark.driver.memory": "1g",
 }
 
 
 def get_session(settings: JobSettings, name: str = "headrace") -> SparkSession:
-    """Return the running session, or start one with Headrace's settings under the user's.
+    """Return the running session, or start one; the user's settings override Headrace's.
 
     Parameters
     ----------
     settings
-        Where to run, and how.
+        Where and how to run.
     name
-        What a cluster's pages call the application that is started.
+        The name of the application on a cluster's pages, if one is started.
 
     Raises
     ------
     JavaNotFoundError
-        No Java 17 or newer is there.
+        There is no Java 17 or newer.
     SettingsError
-        The master is none that Spark knows.
+        Spark does not know a master of this form.
     JobFailedError
-        Spark did not start: its master does not answer, for example.
+        Spark did not start, for example because its master does not answer.
     JavaEndedError
-        It did not, and has run before: another try may help.
+        Spark did not start but has run in this process before, so a retry may help.
     """
     global _told
     forget_dead_session()
@@ -378,21 +378,21 @@ def get_session(settings: JobSettings, name: str = "headrace") -> SparkSession:
 
 
 def _has_been_told(session: SparkSession, told: object) -> bool:
-    """Whether these settings were the last that a session was told, which is not over."""
+    """Return whether a session is alive and these settings were the last that it got."""
     return (session, told) == _told and session.sparkContext._jsc is not None  # noqa: SLF001
 
 
 def check_master(settings: JobSettings) -> None:
-    """See that Spark knows the master, and that one of a standalone cluster answers.
+    """Check that Spark knows the master, and that the master of a standalone cluster answers.
 
     Raises
     ------
     SettingsError
-        The master is none that Spark knows.
+        Spark does not know a master of this form.
     JobFailedError
-        None of the masters that are named answers within ``connect_timeout``.
+        None of the named masters answers within ``connect_timeout``.
     JavaEndedError
-        The same, and Spark has run in this process before.
+        The same, but Spark has run in this process before.
     """
     if not _MASTER.match(settings.master):
         raise SettingsError(
@@ -400,14 +400,14 @@ def check_master(settings: JobSettings) -> None:
             hint="give local[N], spark://HOST:PORT, yarn or k8s://URL",
         )
     with _failures_told(settings):
-        # One that was started a moment ago does not listen yet: its Java takes its time.
+        # A master that was started a moment ago may not listen yet.
         find_master(settings.master, settings.connect_timeout, 2 * settings.connect_timeout)
 
 
 def overdue() -> float:
-    """Return the seconds by which a start of Spark takes longer than any should; 0: none does.
+    """Return by how many seconds a start of Spark takes longer than any should, or 0.
 
-    Java may be killed at any moment of its start, and not every call of Spark notices.
+    Java may be killed at any moment of its start, and not every call of Spark notices that.
     """
     began = _began
     return 0.0 if began is None else max(0.0, time.monotonic() - began - _LONGEST_START)
@@ -421,7 +421,7 @@ def _start(conf: SparkConf, settings: JobSettings, shipment: Shipment) -> None:
         with _failures_told(settings):
             home = shipment.stand_in((settings.data_dir / "planner").resolve())
             if home is not None:
-                # What users name by relative paths stays where it is.
+                # Relative paths of the user must still mean the same files.
                 conf.set(JAVA_OPTIONS, f'{conf.get(JAVA_OPTIONS)} "-Duser.dir={Path.cwd()}"')
             with shipment.named():
                 context = SparkContext(conf=conf, gateway=launch_quietly(conf, home))
@@ -434,7 +434,7 @@ def _start(conf: SparkConf, settings: JobSettings, shipment: Shipment) -> None:
 
 @contextmanager
 def _failures_told(settings: JobSettings) -> Iterator[None]:
-    """Tell in one line why Spark does not start."""
+    """Raise the reason why Spark does not start as an error of one line."""
     try:
         yield
     except (PySparkException, Py4JError, OSError) as error:
@@ -447,7 +447,7 @@ def _failures_told(settings: JobSettings) -> Iterator[None]:
             )
         log = log_file(settings)
         told = f"{log} tells more; " if log.exists() else ""
-        # What has run with these settings is not mended by others: its Java was killed as it began.
+        # Spark has run with these settings, so they are right and its Java was killed at the start.
         failure = JavaEndedError if _has_run else JobFailedError
         raise failure(
             f"Spark did not start on {settings.master}: {why}",
@@ -458,10 +458,10 @@ def _failures_told(settings: JobSettings) -> Iterator[None]:
 def _config(settings: JobSettings) -> dict[str, str]:
     config = dict(SPARK_CONFIG)
     if on_one_machine(settings.master):
-        # Workers and driver share a machine: no look-up of names, nothing open to others.
+        # Workers and driver share a machine: look up no names, and open nothing to others.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         config |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Others on this machine could have its ports run code.
+        # Without a secret, other users of this machine could run code through Spark's ports.
         config |= {"spark.authenticate": "true", _SECRET: secrets.token_hex(32)}
     if is_cluster(settings.master):
         config |= cluster_config(settings)
@@ -469,7 +469,7 @@ def _config(settings: JobSettings) -> dict[str, str]:
 
 
 def _logging(settings: JobSettings) -> dict[str, str]:
-    """Send what Spark logs to a file of the job: the terminal is the user's."""
+    """Return the options that send Spark's log to a file, since the terminal is the user's."""
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = log_file(settings)
     rules = (Path(__file__).parent / "log4j2.properties").as_uri()
@@ -479,13 +479,13 @@ def _logging(settings: JobSettings) -> dict[str, str]:
 
 
 def log_file(settings: JobSettings) -> Path:
-    """Name the file of what Spark logs on the driver's machine."""
+    """Return the file of Spark's log on the driver's machine."""
     return (settings.data_dir / "spark.log").resolve()
 
 
 @contextmanager
 def checkpoint_folder() -> Iterator[str]:
-    """Make a folder for one query, removed with all that is in it."""
+    """Make a folder for one query, and remove it at the end of the block."""
     root = scratch_folder()
     sweep_scratch(root)
     with tempfile.TemporaryDirectory(
@@ -495,9 +495,9 @@ def checkpoint_folder() -> Iterator[str]:
 
 
 def sweep_scratch(root: Path) -> None:
-    """Remove what drivers left behind that were killed, where /proc tells who is alive.
+    """Remove the folders of killed drivers, on systems with /proc, which shows who is alive.
 
-    Others may do the same at this moment: what they have removed is no error.
+    Other drivers may do the same at this moment, so a folder that is already gone is no error.
     """
     if not Path("/proc/self").exists():
         return
@@ -510,6 +510,6 @@ def sweep_scratch(root: Path) -> None:
 
 
 def scratch_folder() -> Path:
-    """Name a folder in memory for what Spark insists on writing and nobody reads."""
+    """Return a folder, in memory if possible, for files that Spark writes and nobody reads."""
     shared = Path("/dev/shm")  # noqa: S108 - checkpoints are scratch; memory is the fast place
     return shared if shared.is_dir() and os.access(shared, os.W_OK) else Path("/tmp")  # noqa: S108

@@ -1,7 +1,7 @@
-"""The data source behind a job: plans batches, reads queues and runs the first stage.
+"""The data source behind a job: it plans batches, reads queues and runs the first stage.
 
-``latestOffset`` and ``partitions`` run in one long-lived process beside the driver; ``read`` runs
-in Spark's workers.
+``latestOffset`` and ``partitions`` run in one long-lived process beside the driver, ``read`` in
+Spark's workers.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 # Blocks as rows of a Spark data frame.
 
-#: What Spark is told of the rows; it looks only at ``partition``.
+#: The schema of the rows for Spark, which looks only at ``partition``.
 ROW_SCHEMA = (
     "partition int, stage int, kind int, operator string, port int, payload binary, attempt long"
 )
@@ -95,7 +95,7 @@ _ARROW_SCHEMA = pa.schema(
 
 
 def rows_of(blocks: Iterable[Block]) -> pa.RecordBatch:
-    """Put blocks into a record batch, one row each."""
+    """Return blocks as a record batch, one row each."""
     chosen = list(blocks)
     columns: list[list[object]] = [
         [block.partition for block in chosen],
@@ -113,7 +113,7 @@ def rows_of(blocks: Iterable[Block]) -> pa.RecordBatch:
 
 
 def blocks_of(batch: pa.RecordBatch) -> Iterator[Block]:
-    """Read the blocks of a record batch."""
+    """Yield the blocks of a record batch."""
     columns = (batch.column(name).to_pylist() for name in _ARROW_SCHEMA.names)
     for partition, stage, kind, *rest in zip(*columns, strict=True):
         yield Block(partition, stage, BlockKind(kind), *rest)
@@ -123,18 +123,18 @@ _IDLE_WAIT = 100
 
 
 class BatchOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a batch ends: Spark hands it back, nothing is ever recovered from it."""
+    """The end of a batch; Spark hands it back, and nothing is ever recovered from it."""
 
     batch: int
-    #: Next offset to read, by queue.
+    #: The next offset to read, by queue.
     queues: dict[str, int] = {}
-    #: Set once, by a batch that only brings the driver what ends its query.
+    #: Whether the batch only brings the driver the error that ends its query.
     fails: bool = False
 
 
 @dataclass(frozen=True)
 class QueryStart:
-    """One start of a job's query: the epoch that it runs in and where it goes on."""
+    """One start of a job's query: its epoch, and the commit that it goes on from."""
 
     handle: PlanHandle
     epoch: int
@@ -142,9 +142,9 @@ class QueryStart:
     record: bytes
     #: Writable queues of every sink and state topic.
     queues: dict[str, list[str]]
-    #: Splits of a large batch.
+    #: The number of splits of a large batch.
     splits: int
-    #: First epoch of the driver's life; 0: this one.
+    #: The first epoch of the driver; 0: this one.
     life: int = 0
 
 
@@ -159,48 +159,48 @@ class SplitPartition(InputPartition):
     ) -> None:
         super().__init__(split)
         self.split = split
-        #: What its task is told of the batch.
+        #: The control of the batch for its task.
         self.control = control
-        #: In the first split: what is known of the batch, for the tasks of later stages.
+        #: In the first split, the control of the whole batch, for the tasks of later stages.
         self.batch: bytes | None = None
         self.failure = failure
 
 
 class JobSource(DataSource):
-    """All source topics of one job, with its first stage; not for use by hand."""
+    """All source topics of one job, with its first stage; only for the driver's use."""
 
     launch: QueryStart
 
     @classmethod
     def name(cls) -> str:
-        """Name the format."""
+        """Return the name of the format."""
         return "headrace-job"
 
     def schema(self) -> str:
-        """Describe the rows."""
+        """Return the schema of the rows."""
         return ROW_SCHEMA
 
     def streamReader(self, schema: StructType) -> JobReader:
-        """Make the reader."""
+        """Return the reader."""
         return JobReader(self.launch)
 
 
 class JobReader(DataSourceStreamReader):
-    """Plans batches from the last commit, and runs the first stage on what they span."""
+    """Plans batches from the last commit, and runs the first stage on their splits."""
 
     def __init__(self, launch: QueryStart, idle_wait: int = _IDLE_WAIT) -> None:
         self._launch = launch
         self._idle_wait = idle_wait
         #: Writable queues of every topic that the job writes.
         self.queues = dict(launch.queues)
-        #: Names of all queues that the last plan has found.
+        #: Names of all queues that the last plan found.
         self.known: frozenset[str] = frozenset()
         self._planned: dict[int, PlannedBatch] = {}
-        #: What ends the query, for the batch that brings it to the driver.
+        #: The error that ends the query, for the batch that brings it to the driver.
         self._failure = b""
         #: When this start of the job was first planned, ms since 1970.
         self._began: int | None = None
-        #: Whether a batch is due, or soon: then nobody waits for a message.
+        #: Whether a batch is due now or soon, so that nobody waits for a message.
         self._hurries = False
 
     def initialOffset(self) -> dict[str, Any]:
@@ -211,17 +211,17 @@ class JobReader(DataSourceStreamReader):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        # The limit is a setting of the job; Spark has no say in it.
+        # The limit is a setting of the job, not of Spark.
         del limit
         return self.plan(start)
 
     def plan(
         self, start: dict[str, Any], *, asked: bool = False, most: int | None = None
     ) -> dict[str, Any]:
-        """Plan the batch behind an offset; give that offset where there is none.
+        """Plan the batch after an offset and return its end, or the same offset if there is none.
 
-        ``asked`` tells that something outside waits for one, ``most`` how many records it may have
-        where that is fewer than the settings say.
+        ``asked`` says that something outside waits for a batch; ``most`` limits its records further
+        than the settings do.
         """
         launch = self._launch
         begin = msgspec.convert(start, BatchOffset)
@@ -236,12 +236,12 @@ class JobReader(DataSourceStreamReader):
                 _check_standing(job.plan.job, launch.epoch, begin.batch, answer.record)
                 held = held_offsets(job.plan, offsets, answer)
             except (FencedError, InputMissingError, CommitLostError, OffsetExpiredError) as error:
-                # Where the last batch was not committed, the driver knows more, and does not look.
+                # If the last batch was not committed, the driver knows more and ignores this.
                 return self._failing(begin, error)
             if held == offsets:
                 break
             offsets = held
-        # Where it goes on elsewhere is committed at once, before anything grows up to the old place.
+        # If the job goes on elsewhere, that is committed before a queue grows to its old offset.
         committed = {} if answer.record is None else answer.record.offsets
         asked = asked or offsets != begin.queues or not are_held(committed, answer)
         return self._batch(job, begin, offsets, answer, asked=asked) or start
@@ -283,7 +283,7 @@ class JobReader(DataSourceStreamReader):
         return _offset(batch=begin.batch + 1, queues={**offsets, **answer.ends})
 
     def _failing(self, begin: BatchOffset, error: HeadraceError) -> dict[str, Any]:
-        """Plan a batch that brings an error to the driver, as it is."""
+        """Plan a batch that brings an error to the driver unchanged."""
         self._failure = describe_failure(error)
         return _offset(batch=begin.batch + 1, fails=True)
 
@@ -296,7 +296,7 @@ class JobReader(DataSourceStreamReader):
         if stop.fails:
             return [SplitPartition(failure=self._failure)]
         if stop.batch == begin.batch:
-            # Spark's first batch, when there is nothing to read yet.
+            # This is Spark's first batch, and there is nothing to read yet.
             return []
         job = connection(self._launch.handle)
         planned = self._planned[stop.batch]
@@ -363,7 +363,7 @@ class JobReader(DataSourceStreamReader):
         end_of_task()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the job's own commit has kept the offsets."""
+        """Do nothing, because the job's own commit holds the offsets."""
 
 
 def run_split(
@@ -371,7 +371,8 @@ def run_split(
 ) -> list[Block]:
     """Run the first stage on a split of a batch.
 
-    ``told`` is its control; with ``batch``, that of the whole, come the controls of later stages.
+    ``told`` is the control of the split.  With ``batch``, the control of the whole batch, the
+    result also holds the controls of later stages.
     """
     job = connection(handle)
     control = msgspec.json.decode(told, type=Control)
@@ -394,7 +395,7 @@ def _offset(**fields: Any) -> dict[str, Any]:
 
 
 def _check_standing(job: str, epoch: int, batch: int, record: CommitRecord | None) -> None:
-    """Make sure that the cluster knows of the epoch and the last batch of this driver."""
+    """Check that the cluster has the epoch and the last batch of this driver."""
     if record is not None and record.epoch > epoch:
         raise _fenced(job, epoch, record.epoch)
     if record is not None and (record.epoch, record.batch) == (epoch, batch):
@@ -414,13 +415,13 @@ def _fenced(job: str, epoch: int, newer: int) -> FencedError:
     )
 
 
-# Stages behind a shuffle, as functions for ``mapInArrow``.
+# Stages after a shuffle, as functions for ``mapInArrow``.
 
 StageFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def stage_function(handle: PlanHandle, stage: int) -> StageFunction:
-    """Make the function that runs one stage for the partition that Spark hands it."""
+    """Return the function that runs one stage for the partition that Spark hands to it."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         own: list[Block] = []
@@ -476,9 +477,9 @@ def run_query(
     on_batch: Callable[[DataFrame, int], None],
     wait: Callable[[float], bool],
 ) -> None:
-    """Run a job's query until it fails, or until ``wait`` raises or says so.
+    """Run a job's query until it fails, or until ``wait`` raises or returns True.
 
-    ``wait`` takes the seconds to wait, at most, and tells whether the query must end.
+    ``wait`` takes the longest time to wait, in seconds, and returns whether the query must end.
     """
     frame = job_frame(session, JobSource, launch.handle, stages, partitions, launch=launch)
     query = (
@@ -504,9 +505,9 @@ def job_frame(
     partitions: int,
     **fields: object,
 ) -> DataFrame:
-    """Plan a query of a job's shape over a source; ``fields`` are what the source is given."""
-    # A class of its own, so that Spark ships it by value with the fields in it; under a name of its
-    # own, as several jobs may start in one session at the same time.
+    """Return a data frame with all stages of a job; ``fields`` are set on the source's class."""
+    # The class is a new one, so that Spark ships it by value with its fields.  Its name is new too,
+    # because several jobs may start in one session at the same time.
     name = f"{source.name()}-{handle.digest}"
     launched = type("LaunchedSource", (source,), {**fields, "name": classmethod(lambda _: name)})
     session.dataSource.register(launched)
@@ -514,7 +515,7 @@ def job_frame(
 
 
 def later_stages(frame: DataFrame, handle: PlanHandle, stages: int, partitions: int) -> DataFrame:
-    """Put the stages behind shuffles after the first one."""
+    """Add the stages after the first one, each behind a shuffle."""
     for stage in range(1, stages):
         frame = frame.repartitionById(partitions, col("partition")).mapInArrow(
             stage_function(handle, stage), ROW_SCHEMA
@@ -524,13 +525,13 @@ def later_stages(frame: DataFrame, handle: PlanHandle, stages: int, partitions: 
 
 def stop_query(query: StreamingQuery) -> None:
     """End a query."""
-    # Where the Java process is gone, the query is gone with it.
+    # If the Java process is gone, the query is gone with it.
     with contextlib.suppress(Py4JError, ConnectionError):
         query.stop()
 
 
 def failure_of(job: str, error: Exception, log: str) -> HeadraceError:
-    """Say what ended a query in the words of the job; ``log`` is where more is told."""
+    """Return the error that ended a query; ``log`` names the log with the details."""
     if isinstance(error, HeadraceError):
         return error
     # A call into a Java process that is gone fails as a Py4JError, whatever its cause.

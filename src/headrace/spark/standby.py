@@ -1,4 +1,4 @@
-"""A warm second driver: all that a start needs is there, but the epoch."""
+"""A warm second driver, which has all that a start needs except the epoch."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from headrace.spark.statistics import PlanHandle
 
 
-# Batches of nothing: they bring Spark and its Python workers to where a job's first batch is fast.
+# Empty batches, which warm up Spark and its Python workers so that a job's first batch is fast.
 #
 # A query of the job's own shape runs on a source without records.  Java loads and compiles what
-# queries need, workers start, import what the job needs and connect to its cluster.
+# queries need; workers start, import what the job needs and connect to its cluster.
 
 _WARMING_LOOK_SECONDS = 0.02
 
@@ -52,7 +52,7 @@ def warm_up(
     batches: int,
     over: threading.Event,
 ) -> None:
-    """Run some batches of nothing; break off when ``over`` is set."""
+    """Run some empty batches; stop early when ``over`` is set."""
     done: list[int] = []
 
     def take(frame: DataFrame, batch: int) -> None:
@@ -73,7 +73,7 @@ def warm_up(
 
 
 class WarmPartition(InputPartition):
-    """One task."""
+    """The input of one task, which has no records."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -81,27 +81,27 @@ class WarmPartition(InputPartition):
 
 
 class WarmSource(DataSource):
-    """A source that always has a next batch, with nothing in it."""
+    """A source that always has another empty batch."""
 
     plan: PlanHandle
     splits: int
 
     @classmethod
     def name(cls) -> str:
-        """Name the format."""
+        """Return the name of the format."""
         return "headrace-warm"
 
     def schema(self) -> str:
-        """Describe the rows."""
+        """Return the schema of the rows."""
         return ROW_SCHEMA
 
     def streamReader(self, schema: StructType) -> WarmReader:
-        """Make the reader."""
+        """Return the reader."""
         return WarmReader(self.plan, self.splits)
 
 
 class WarmReader(DataSourceStreamReader):
-    """Lets each task of a batch get ready for the job's own."""
+    """Plans empty batches, whose tasks get their worker ready for the job."""
 
     def __init__(self, handle: PlanHandle, splits: int) -> None:
         self._handle = handle
@@ -127,20 +127,20 @@ class WarmReader(DataSourceStreamReader):
         end_of_task()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing."""
+        """Do nothing, because there is nothing to commit."""
 
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-#: Spark ends workers that were idle for a minute.
+#: Less than a minute, since Spark ends workers that are idle for that long.
 _WARM_SECONDS = 25.0
 #: The first batches let Java compile what a query needs; later ones keep workers.
 _FIRST_BATCHES, _LATER_BATCHES = 4, 2
 
 
 class Preparable(Protocol):
-    """A job, of either kind."""
+    """A job that can be prepared: a ``StreamJob`` or a ``TransactionJob``."""
 
     def prepare(self) -> list[Prepared]:
         """Do what a start needs before it opens an epoch."""
@@ -149,18 +149,18 @@ class Preparable(Protocol):
 class Standby:
     """Keeps a job ready to start.
 
-    Spark runs; its workers have imported the program and are connected; the copies of the state
-    follow the state topics, unless a driver on this machine keeps them.
+    Spark is running, its workers have imported the program and are connected, and the copies of the
+    state follow the state topics, unless a driver on this machine keeps them up to date.
 
     Parameters
     ----------
     job
-        The job, which was not started yet.
+        The job, which has not been started.
     warm
-        Makes one group of it warm, by some batches of nothing.
+        Warms up one group of the job with some empty batches.
     doubt
-        How long a lease that came free is doubted, in seconds: a broker that restarts forgets who
-        has it, and the driver asks for it again.
+        For how many seconds a free lease is not trusted.  A broker that restarts forgets who has
+        the lease, and the driver needs time to ask for it again.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class Standby:
         alone: threading.Event,
         ready: Callable[[], None],
     ) -> bool:
-        """Stay warm until it is time to start the job; tell whether there was a driver before.
+        """Stay warm until it is time to start the job; return whether there was a driver before.
 
         Parameters
         ----------
         go
             Set when the driver is known to be dead.
         alone
-            Set while nobody will set ``go``: then it is time when the driver's lease ends.
+            Set while nobody will set ``go``; then the job starts when the driver's lease ends.
         ready
             Called once, when everything is warm.
 
@@ -198,7 +198,7 @@ class Standby:
             The job could not start, or cannot be kept warm.
         """
         prepared = self._job.prepare()
-        # One process drives all groups of a topology: one lease tells.
+        # One process drives all groups of a topology, so the lease of one is enough.
         lease = _lease(prepared[0])
         before = DriverName.parse(self.driver())
         if before is not None and before.is_dead():
@@ -209,7 +209,7 @@ class Standby:
         warming = ThreadPoolExecutor(1, thread_name_prefix="headrace-warming")
         warm = warming.submit(self._keep_warm, prepared, go, ready)
         with warming, ExitStack() as opened:
-            # An error, too, ends the thread before the pool waits for it.
+            # After an error, too, the thread must end before the pool waits for it.
             opened.callback(go.set)
             followers = [_following(one, opened) for one in prepared]
             while not go.wait(_LOOK_SECONDS):
@@ -222,13 +222,13 @@ class Standby:
         return True
 
     def driver(self) -> str:
-        """Return the name of the driver that runs the job, or ran it last; empty: nobody knows."""
+        """Return the name of the driver that runs the job, or ran it last; empty if unknown."""
         connection = self._job.prepare()[0].connection
         client, plan = connection.client, connection.plan
         if plan.embedded:
             found = (job for job in Admin(client).jobs() if job.record.job == plan.job)
             return next((job.holder or job.driver for job in found), "")
-        # A reader of its own: the job's is used by another thread.
+        # It needs transactions of its own, because another thread uses the job's.
         transactions = plan.make_transactions(connection)
         try:
             record = transactions.plan([], {}, 0, 0).record
@@ -252,7 +252,7 @@ class Standby:
 def _warm(prepared: Prepared, batches: int, over: threading.Event) -> None:
     plan = prepared.connection.plan
     if is_cluster(plan.settings.master):
-        # The cores of a cluster are the driver's, until it is gone.
+        # A cluster's cores belong to the present driver until it is gone.
         return
     warm_up(
         get_session(plan.settings, plan.job),
@@ -265,14 +265,14 @@ def _warm(prepared: Prepared, batches: int, over: threading.Event) -> None:
 
 
 def _following(prepared: Prepared, opened: ExitStack) -> Callable[[], None]:
-    """Return what brings the copies up to date, where nobody else does so."""
+    """Return a function that brings the copies up to date, if nobody else does."""
     connection, plan = prepared.connection, prepared.connection.plan
     root = plan.state_root
-    # A relative folder is one of an executor's own.
+    # A relative folder would be one in an executor's own working folder.
     here = root.is_absolute() and plan.stores is None
     if not here or not opened.enter_context(claimed(root)):
         return lambda: None
-    # Transactions of its own: the lease is watched by the job's.
+    # It needs transactions of its own, because the job's watch the lease.
     transactions = plan.make_transactions(connection)
     home = StateHome(plan.job, connection.client, transactions, tagged=not plan.embedded)
     follower = StateFollower(home, list(plan.state_topics), root)
@@ -281,7 +281,7 @@ def _following(prepared: Prepared, opened: ExitStack) -> Callable[[], None]:
         try:
             follower.follow()
         except HeadraceError as error:
-            # Tasks open their copies anew, and raise what stays wrong.
+            # Tasks open the copies again later, and raise errors that remain.
             logger.debug("the copies of job %s do not follow: %s", plan.job, error)
 
     return follow
@@ -293,13 +293,13 @@ def _lease(prepared: Prepared) -> Lease:
 
 
 def _is_free(lease: Lease, prepared: Prepared, doubt: float) -> bool:
-    """Tell whether the driver's lease has ended, and nobody commits any more."""
+    """Return whether the driver's lease has ended and nobody commits any more."""
     try:
         if not lease.acquire():
             return False
         before = _standing(prepared)
         time.sleep(doubt)
-        # A broker that restarts forgets who doubts, too, and may have heard the driver first.
+        # A broker that restarts forgets this lease too, and may have heard the driver first.
         if not lease.acquire():
             return False
         lease.release()

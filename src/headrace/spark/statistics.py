@@ -1,4 +1,4 @@
-"""How far a job is, and how fast."""
+"""The progress and speed of a job, and its plan on the way to the workers."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from headrace.topology import Topology
 
 
-# A job's plan on its way to the workers: pickled once, by name, under the versions that made it.
+# A job's plan on its way to the workers: pickled once, together with the versions that made it.
 #
-# A worker reads the versions before it unpickles anything.  What is in a plan is a tree of our own
-# frozen classes with the user's functions in it; their fields travel by name, so that a worker of
-# another version finds each where it belongs, or says which one it does not know.
+# A worker reads the versions before it unpickles anything.  A plan is a tree of our own frozen
+# classes with the user's functions in it.  Fields travel by name, so that a worker of another
+# version finds each where it belongs, or can say which one it does not know.
 
-#: How many numbers of a version must be equal; of others, each may have its own.
+#: How many leading numbers of each version must be equal; other packages may differ.
 _EQUAL = {"headrace": 2, "python": 2, "pyspark": 2, "cloudpickle": 1}
 _PLAIN = (type(None), bool, int, float, str, bytes, timedelta)
 _SERIALIZERS = ("pyarrow", "msgspec", "numpy")
@@ -59,22 +59,22 @@ _HINT = (
 
 @dataclass(frozen=True)
 class PlanHandle:
-    """A job's plan, pickled once by the driver, unpickled once by each worker."""
+    """A job's plan, pickled once by the driver and unpickled once by each worker."""
 
     digest: str
-    #: Versions as JSON, an end of line, a pickle.  Not shown: the plan holds the job's secrets.
+    #: Versions as JSON, a line feed, and a pickle.  Never shown, as it holds the job's secrets.
     payload: bytes = field(repr=False)
 
 
 @cache
 def own_versions() -> dict[str, str]:
-    """Return the versions of what a plan is made with in this process, by name."""
+    """Return the versions of the packages that make a plan in this process, by name."""
     own = {"python": platform.python_version(), "cloudpickle": cloudpickle.__version__}
     for name in ("headrace", "pyspark", *_SERIALIZERS):
         try:
             own[name] = version(name)
         except PackageNotFoundError:
-            # It runs from a folder on the path.
+            # The package is not installed; it runs from a folder on the path.
             module = sys.modules.get(name)
             own[name] = str(getattr(module, "__version__", "unknown"))
     return own
@@ -83,13 +83,12 @@ def own_versions() -> dict[str, str]:
 def pickle_plan(plan: JobPlan) -> PlanHandle:
     """Pickle a plan, with the user's functions by value where workers cannot import them.
 
-    Settings of Spark do not travel: they are the driver's, which starts Spark anew with them, and
-    its secrets may be among them.
+    Spark's settings do not travel: only the driver needs them, and they may hold secrets.
 
     Raises
     ------
     TopologyError
-        Something in it cannot be pickled.
+        Something in the plan cannot be pickled.
     """
     plan = replace(plan, settings=replace(plan.settings, spark_config={}))
     modules = _user_modules(plan.topology)
@@ -114,7 +113,7 @@ def pickle_plan(plan: JobPlan) -> PlanHandle:
 
 
 def unpickle_plan(payload: bytes) -> JobPlan:
-    """Unpickle what a handle holds, in a worker.
+    """Return the plan of a handle's payload, in a worker.
 
     Raises
     ------
@@ -145,14 +144,14 @@ def unpickle_plan(payload: bytes) -> JobPlan:
 
 
 def differing(theirs: Mapping[str, str]) -> list[str]:
-    """Return the names in which versions differ from those here by more than they may."""
+    """Return the packages whose versions differ from those here by more than is allowed."""
     own = own_versions()
     names = [name for name in _EQUAL if name in theirs]
     return [name for name in names if _told(name, theirs) != _told(name, own)]
 
 
 def shown(versions: Mapping[str, str], names: Sequence[str]) -> str:
-    """Write the versions of these names for an error."""
+    """Return the versions of these packages as text for an error."""
     return ", ".join(f"{name} {versions.get(name, 'unknown')}" for name in names)
 
 
@@ -176,7 +175,7 @@ def _machine() -> str:
 
 
 class _Pickler(cloudpickle.CloudPickler):
-    """Pickles the fields of our own classes by name; Python's way is by their places."""
+    """Pickles the fields of our own classes by name, where Python would go by position."""
 
     def reducer_override(self, obj: Any) -> Any:
         kind: type = type(obj)
@@ -190,13 +189,13 @@ class _Pickler(cloudpickle.CloudPickler):
 
 @cache
 def _goes_by_places(kind: type) -> bool:
-    """Tell whether instances are pickled as a list of their fields: frozen ones with slots are."""
+    """Return whether Python pickles instances as a list of fields, as for frozen slots."""
     state = getattr(kind, "__getstate__", None)
     return dataclasses.is_dataclass(kind) and getattr(state, "__module__", "") == "dataclasses"
 
 
 def _is_default(value: object, each: dataclasses.Field[Any]) -> bool:
-    """Tell for certain of plain values only, and of containers where nothing is in them."""
+    """Return whether a field has its default, as far as plain values and empty ones show it."""
     if each.default_factory is not dataclasses.MISSING:
         default = each.default_factory()
     else:
@@ -207,7 +206,7 @@ def _is_default(value: object, each: dataclasses.Field[Any]) -> bool:
 
 
 def _by_name(kind: Any, values: dict[str, Any], unset: Sequence[str]) -> object:
-    """Make an instance of one of our classes out of its fields; ``unset`` have their defaults."""
+    """Make an instance of one of our classes from its fields; ``unset`` ones have defaults."""
     made, fields = object.__new__(kind), {each.name: each for each in dataclasses.fields(kind)}
     if unknown := sorted(values.keys() - fields.keys() - {*unset}):
         raise WorkerMismatchError(
@@ -234,7 +233,7 @@ def _by_name(kind: Any, values: dict[str, Any], unset: Sequence[str]) -> object:
 
 
 def _user_modules(topology: Topology) -> list[ModuleType]:
-    """Find the modules beside the user's program: workers have no path to them."""
+    """Return the modules beside the user's program, which workers cannot import."""
     folders = {
         Path(operator.origin.file).resolve().parent
         for operator in topology.operators
@@ -248,7 +247,7 @@ def _user_modules(topology: Topology) -> list[ModuleType]:
 
 
 def _home(module: ModuleType) -> Path | None:
-    """Return the folder that must be on the path for a top-level module to be found."""
+    """Return the folder from which a top-level module is imported."""
     file = getattr(module, "__file__", None)
     if not file:
         return None
@@ -266,54 +265,54 @@ _BATCHES_IN_RATE = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatistics:
-    """A job at one moment."""
+    """The progress of a job at one moment."""
 
-    #: Whether it runs, or may go on by itself.
+    #: Whether the job runs, or may go on by itself.
     running: bool
-    #: Number of the driver; it rises with every start.
+    #: The job's epoch, which rises with every start and every roll-back.
     epoch: int
-    #: Last committed batch.
+    #: The last committed batch.
     batch: int
-    #: Messages read, or tuples that spouts emitted, and messages written, since its first batch.
+    #: Messages read (or tuples emitted by spouts), and messages written, since its first batch.
     records_in: int
     records_out: int
-    #: Messages that no deserializer could read, by what became of them.
+    #: Messages and records left out after an error, by whether a dead letter was sent.
     skipped: int
     dead_lettered: int
     #: Messages in the source topics that are not committed yet; None before the first commit.
     lag: int | None
-    #: Time from one commit to the next, of the last batch.
+    #: Time between the last two commits.
     batch_duration: timedelta
     #: Messages read per second, over the last batches of this start.
     records_per_second: float
-    #: Age of the oldest of these messages; None where nothing is known of it.
+    #: Age of the oldest message of the lag; None if it is unknown.
     behind: timedelta | None
     #: Keys in all state stores, and bytes of keys and values.
     state_keys: int
     state_bytes: int
-    #: State messages read and to read by the restores that run now.
+    #: State messages that the running restores have read, and those that they still have to read.
     restored: int
     to_restore: int
-    #: Times that the job went on after a failure, since this start.
+    #: How often the job went on after a failure since this start.
     restarts: int
-    #: What each operator did since the job's first batch, by its name.
+    #: The work of each operator since the job's first batch, by name.
     operators: Mapping[str, OperatorStatistics]
-    #: How each ``for_each_batch`` and ``sink_dataframe`` stands, by its name.
+    #: The progress of each ``for_each_batch`` and ``sink_dataframe``, by name.
     batches: Mapping[str, BatchSinkStatistics]
-    #: Jobs that these numbers are of, and those of them that have failed for good.
+    #: How many jobs these numbers cover, and how many of them have failed for good.
     groups: int = 1
     failed: int = 0
-    #: What it waits for that is about to run: another driver's lease.
+    #: The lease of another driver that a start waits for, if any.
     waiting: LeaseWait | None = None
-    #: Bytes of keys and values that came from outside systems, and of messages that went there.
+    #: Bytes of keys and values read from outside systems, and of messages written to them.
     outside_bytes: int = 0
 
 
 def total(found: Sequence[JobStatistics]) -> JobStatistics:
-    """Sum up how several jobs are that run together: the groups of one topology.
+    """Sum up the statistics of jobs that run together, the groups of one topology.
 
-    It runs while all of them do; epoch and duration of batches are the highest; lag and age are
-    known where every job's is.
+    The sum runs while all jobs run; its epoch and batch duration are the highest ones; its lag is
+    known if that of every job is, and its age is the highest known one.
     """
     lags = [one.lag for one in found]
     ages = [one.behind for one in found]
@@ -350,7 +349,7 @@ class Meter:
         self._commits: deque[tuple[float, int]] = deque(maxlen=_BATCHES_IN_RATE + 1)
 
     def committed(self, record: CommitRecord) -> None:
-        """Take note of a commit."""
+        """Record a commit."""
         self._commits.append((time.monotonic(), record.counters.get("records_in", 0)))
 
     def statistics(
@@ -364,7 +363,7 @@ class Meter:
         restarts: int = 0,
         waiting: LeaseWait | None = None,
     ) -> JobStatistics:
-        """Put the numbers together."""
+        """Return the statistics of the job."""
         commits = list(self._commits)
         rate = 0.0
         duration = 0.0

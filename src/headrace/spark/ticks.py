@@ -1,9 +1,9 @@
-"""A job whose driver plans its batches: each is one row of a stream in Spark's memory.
+"""Jobs whose driver plans the batches: each batch is one row of a stream in Spark's memory.
 
-A data source has a planner process of its own beside the driver, some 60 MB each.  A worker of
+A data source has a planner process of its own beside the driver, of some 60 MB.  A worker of
 Connect runs a hundred small queries, so there the driver plans, in the thread that looks after the
-query, and a *tick* carries what the planner would have said.  The tasks, the commit and all that is
-behind them are the same: see decision 0014.
+query, and a *tick* carries what the planner would have returned.  The tasks, the commit and
+everything after it are the same; see decision 0014.
 """
 
 from __future__ import annotations
@@ -46,50 +46,50 @@ if TYPE_CHECKING:
     from headrace.spark.statistics import PlanHandle
 
 
-# Turns that the batches of many jobs take, so that few run at once and none holds up the others.
+# Turns of the batches of many jobs, so that few run at once and none holds up the others.
 #
-# A turn goes to who has used the least time, and not to who asked first.  Jobs are of three kinds, by
-# what their batches have been, and each kind has turns of its own.  So whoever keeps up with what
-# comes does not wait for who has much to do, nor either of them for who has yet to show that its
-# batches end at all.
+# A turn goes to the job that has used the least time, not to the one that asked first.  Jobs are of
+# three kinds, by their batches so far, and each kind has turns of its own.  So a job that keeps up
+# with its input does not wait for one with a backlog, and neither waits for a job that has yet to
+# show that its batches end at all.
 
-#: Whoever waits looks so often whether it still must, s.
+#: How often a waiting batch looks whether it must still wait, s.
 _TURNS_LOOK_SECONDS = 0.2
-#: Batches that take less are quick, s; those of a job that keeps up may take longer.
+#: Batches that take less than this are quick, s; those of a job that keeps up may take longer.
 _QUICK_SECONDS, _LIVE_SECONDS = 0.25, 1.0
-#: Who is quick keeps its turn so many times as long as its batches take, and at least so long, s.
+#: A quick job keeps a turn for this multiple of its batches' duration, and at least this long, s.
 _KEPT_TIMES, _KEPT_SECONDS = 4, 0.1
-#: Who is on trial keeps it so long, s.
+#: A job on trial keeps a turn this long, s.
 _TRIAL_SECONDS = 1.0
-#: A batch that takes longer has fewer records the next time, s.
+#: After a batch that takes longer than this, the next one has fewer records, s.
 _LONG_SECONDS = 1.0
-#: How many records the first batch of a run may have, and the fewest that any batch may have.
+#: The limit of records for the first batch of a run, and the lowest limit for any batch.
 _FIRST_RECORDS, _FEWEST_RECORDS = 10_000, 1_000
-#: How much the last batch says of the next.
+#: The weight of the last batch in the average duration.
 _WEIGHT = 0.25
 
 
 class JobBatches(Enum):
-    """What is known of a job's batches."""
+    """The kinds of jobs, by the duration of their batches."""
 
     QUICK = "quick"
     SLOW = "slow"
-    #: None has ended yet.
+    #: No batch has ended yet.
     ON_TRIAL = "on trial"
 
 
 class Turns:
-    """So many batches of each kind run at once, but for those that take long.
+    """Limits how many batches of each kind run at once, apart from those that take long.
 
-    Spark has more slots than there are turns: a batch that waits for code which hangs sits in one
-    of those, and its turn is another's.
+    Spark has more slots than there are turns: a batch with code that hangs keeps its slot, but its
+    turn goes to another one.
 
     Parameters
     ----------
     most
-        Batches of a kind that have a turn at the same time.
+        How many batches of a kind have a turn at the same time.
     clock
-        Gives the time, s.
+        Returns the time, in seconds.
 
     Examples
     --------
@@ -104,27 +104,27 @@ class Turns:
         self._most = most
         self._clock = clock or time.monotonic
         self._lock = threading.Lock()
-        #: In the order in which they asked.
+        #: Batches that wait, in the order in which they asked.
         self._waiting: list[_Turn] = []
-        #: Those that have a turn.
+        #: Batches that have a turn.
         self._running: list[_Turn] = []
-        #: What had been used, s, by each kind's last that had a turn: nobody saves up more.
+        #: For each kind, the time used by the last job that got a turn, s: nobody can save up more.
         self._used = dict.fromkeys(JobBatches, 0.0)
 
     def taker(self, lasting: float) -> TurnTaker:
-        """Return what a job takes its turns by.
+        """Return the object with which a job takes its turns.
 
         Parameters
         ----------
         lasting
-            After so many seconds a turn may be another's, though its batch goes on; that of a
-            quick job, or of one on trial, earlier.
+            After this many seconds another job may have the turn, although the batch goes on; the
+            turn of a quick job, or of one on trial, ends earlier.
         """
         return TurnTaker(self, lasting)
 
     @contextmanager
     def have(self, taker: TurnTaker, unless: Callable[[], bool]) -> Iterator[bool]:
-        """Wait for a turn and have it until the block is left; tell whether there was one."""
+        """Wait for a turn and keep it for the block; yield whether there was one."""
         with self._lock:
             mine = _Turn(taker, taker.kind)
             taker.join(mine.kind, self._used[mine.kind])
@@ -147,7 +147,7 @@ class Turns:
                 self._hand_out()
 
     def _hand_out(self) -> None:
-        """Hand turns to those that wait, also what others have had for long."""
+        """Hand turns to batches that wait, also those that others have had for too long."""
         now = self._clock()
         for kind in {turn.kind for turn in self._waiting}:
             waiting = [turn for turn in self._waiting if turn.kind is kind]
@@ -164,7 +164,7 @@ class Turns:
 
 @dataclass(slots=True)
 class BatchPace:
-    """How many records a batch may have, so that it is not long what others wait for.
+    """The number of records that a batch may have, so that others do not wait long for it.
 
     Examples
     --------
@@ -180,7 +180,7 @@ class BatchPace:
     most: int = _FIRST_RECORDS
 
     def note(self, records: int, seconds: float) -> None:
-        """Note how many a batch had, and how long it took."""
+        """Record how many records a batch had, and how long it took."""
         if seconds > _LONG_SECONDS:
             self.most = max(_FEWEST_RECORDS, min(self.most, int(records * _LONG_SECONDS / seconds)))
         elif records >= self.most and seconds < _LONG_SECONDS / 2:
@@ -189,26 +189,26 @@ class BatchPace:
 
 @dataclass(slots=True, eq=False)
 class TurnTaker:
-    """One job, and what it has had of the turns."""
+    """One job, and the turns that it has had."""
 
     turns: Turns
     lasting: float
-    #: Time that its batches have taken, s, and those of others before it came.
+    #: The time that its batches have taken, s, on top of where the others stood when it joined.
     used: float = 0.0
-    #: How long its batches take, s; None: nobody knows.
+    #: The average duration of its batches, s; None if none has ended.
     usual: float | None = None
-    #: How long the last one took, s.
+    #: The duration of the last batch, s.
     last: float = 0.0
-    #: Whether the last one had all that there was, and that was not much.
+    #: Whether the last batch took all that there was, and that was not much.
     live: bool = False
-    #: How many records the next one may have, where the driver chooses.
+    #: The number of records that the next batch may have, if the driver chooses it.
     pace: BatchPace = field(default_factory=BatchPace)
-    #: Of which kind it was when it last asked.
+    #: The kind that the job had when it last asked.
     joined: JobBatches | None = None
 
     @property
     def kind(self) -> JobBatches:
-        """Tell what is known of its batches."""
+        """The kind of the job, by the duration of its batches."""
         if self.usual is None:
             return JobBatches.ON_TRIAL
         quick = self.usual < (_LIVE_SECONDS if self.live else _QUICK_SECONDS)
@@ -216,7 +216,7 @@ class TurnTaker:
 
     @property
     def kept_seconds(self) -> float:
-        """Tell how long it keeps a turn for which others wait."""
+        """How long the job keeps a turn for which others wait, s."""
         if self.usual is None:
             return min(self.lasting, _TRIAL_SECONDS)
         if self.kind is JobBatches.SLOW:
@@ -224,27 +224,27 @@ class TurnTaker:
         return min(self.lasting, max(_KEPT_SECONDS, _KEPT_TIMES * self.usual))
 
     def turn(self, *, unless: Callable[[], bool] = lambda: False) -> AbstractContextManager[bool]:
-        """Wait for a turn and have it until the block is left; tell whether there was one.
+        """Wait for a turn and keep it for the block; yield whether there was one.
 
         Parameters
         ----------
         unless
-            Tells that the wait is over: the block runs without a turn.
+            Returns whether to stop waiting, so that the block runs without a turn.
         """
         return self.turns.have(self, unless)
 
     def committed(self, records: int) -> None:
-        """Note how many records the last batch had."""
+        """Record how many records the last batch had."""
         self.live = records < min(self.pace.most, _FIRST_RECORDS)
         self.pace.note(records, self.last)
 
     def join(self, kind: JobBatches, used: float) -> None:
-        """Ask among those of a kind, of which the last that had a turn has used so much, s."""
+        """Join a kind, whose last job with a turn had used this much time, s."""
         self.used = max(self.used, used) if kind is self.joined else used
         self.joined = kind
 
     def note(self, seconds: float) -> None:
-        """Note how long a batch has taken."""
+        """Record how long a batch took."""
         self.used += seconds
         self.last = seconds
         if self.usual is None:
@@ -255,96 +255,95 @@ class TurnTaker:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """What one batch waits for."""
+    """The turn of one batch, while it waits and while it runs."""
 
     taker: TurnTaker
     kind: JobBatches
-    #: Nobody takes it from it before that time.
+    #: Nobody else gets the turn before this time.
     until: float = 0.0
     come: threading.Event = field(default_factory=threading.Event)
 
 
-#: Nobody is asked for news for longer than this, s: so soon a stop is noticed.
+#: The longest wait for news, s, so that a stop is noticed soon.
 _PATIENCE = 0.5
-#: A query is asked so often whether it is still there, s: each time costs a call into Java.
+#: How often to check that a query still runs, s; each check costs a call into Java.
 _LOOK_SECONDS = 1.0
-#: A job that is held looks so often whether it still is, s.
+#: How often a held job looks whether it is still held, s.
 _HELD_SECONDS = 0.1
 
 
 class Batch(Protocol):
-    """A batch whose tasks report when they are asked: a data frame is one."""
+    """A batch whose tasks run when it is read, such as a data frame."""
 
     def toArrow(self) -> pa.Table:
-        """Run the tasks, and give what they report."""
+        """Run the tasks and return their reports."""
 
 
 class Impulse(Protocol):
-    """Tells when there is something for the next batch."""
+    """Finds out when there is something for the next batch."""
 
     @property
     def waiting(self) -> int:
-        """How many records there were when it was asked last."""
+        """How many records there were at the last look."""
 
     def wait(self, seconds: float) -> Sequence[str] | None:
-        """Wait for news; give the topics that they are for, or None where there are none."""
+        """Wait for news; return the topics that they are for, or None if there is no news."""
 
 
 class Opening(Protocol):
-    """Is asked before queues are read for the first time that came while the job ran."""
+    """Decides where to begin in queues that appear while the job runs."""
 
     def learn(self, queues: Collection[str], offsets: Mapping[str, int]) -> bool:
-        """Take notice of all queues, and how far each was read; tell whether some are new."""
+        """Note all queues and how far each was read; return whether some are new."""
 
     def begins(self) -> Mapping[str, int]:
-        """Return where new queues are begun, other than at their first message."""
+        """Return the offsets of new queues that do not begin at their first message."""
 
 
 @dataclass(frozen=True, slots=True)
 class TickedBatch:
-    """A batch that is planned, for who runs it in place of the first stage."""
+    """A planned batch, for the work that runs in place of the first stage."""
 
     handle: PlanHandle
-    #: What every task must know, as JSON.
+    #: The control of all tasks, as JSON.
     control: bytes
     splits: Sequence[Split]
 
 
 class BatchWork(Protocol):
-    """Runs batches by frames of Spark's own, in place of the first stage, which is the only one."""
+    """Runs batches with Spark's own data frames, in place of the first and only stage."""
 
     def run(self, session: SparkSession, batch: TickedBatch) -> pa.Table:
-        """Run a batch, and give what its tasks report, as rows of blocks.
+        """Run a batch and return the reports of its tasks, as rows of blocks.
 
-        Caller: the thread of the query.  A batch that was not committed may come again, with other
-        splits and the same beginning.
+        Caller: the thread of the query.  A batch that was not committed may come again, with the
+        same beginning but other splits.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """What makes a driver's batches, besides messages in the job's topics."""
+    """What begins and runs a driver's batches, besides messages in the job's topics."""
 
-    #: None: batches begin with messages.
+    #: What begins a batch; None: messages in the job's topics do.
     impulse: Impulse | None = None
-    #: None: queues are read as they come.
+    #: Where to begin in new queues; None: at their first message.
     opening: Opening | None = None
-    #: Is called with the open record of each epoch before its first batch is planned: nobody
-    #: else commits any more.
+    #: Called with the open record of each epoch before its first batch is planned, when nobody
+    #: else can commit any more.
     opened: Callable[[CommitRecord], None] = lambda _: None
-    #: Gives the partitions of which the commit must say that they are gone, as other records
-    #: still have them; of all others it says nothing any more.
+    #: Returns the partitions that other commit records still have.  The commit must mark these as
+    #: gone if they are; it leaves out all others that are gone.
     elsewhere: Callable[[], Collection[str]] | None = None
-    #: While it is set, no batch begins.
+    #: No batch begins while it is set.
     hold: threading.Event = field(default_factory=threading.Event)
-    #: Set while no batch begins, and none is under way.
+    #: Set while the job is held and no batch is under way.
     rests: threading.Event = field(default_factory=threading.Event)
-    #: Gives the writable queues of topics that the job is about to write, and makes those topics
-    #: where they are missing.
+    #: Returns the writable queues of topics that the job is about to write; makes missing topics.
     provide: Callable[[Sequence[str]], Mapping[str, list[str]]] = lambda _: {}
-    #: What runs the batches; None: the first stage.
+    #: What runs the batches; None: the first stage does.
     work: BatchWork | None = None
-    #: Jobs that share turns run the tasks of a few batches at once; one alone never waits.
+    #: Limits how many batches run at once among jobs that share turns; a job alone never waits.
     turns: TurnTaker = field(default_factory=lambda: Turns(1).taker(30.0))
 
 
@@ -359,10 +358,10 @@ def run_ticking(
     wait: Callable[[float], bool],
     committed: Callable[[int, float], bool],
 ) -> None:
-    """Run a job's query until it fails, or until ``wait`` raises or says so.
+    """Run a job's query until it fails, or until ``wait`` raises or returns True.
 
-    ``wait`` takes the seconds to wait, at most, and tells whether the query must end;
-    ``committed`` takes a batch and the seconds to wait for its commit, and tells whether it came.
+    ``wait`` takes the longest time to wait, in seconds, and returns whether the query must end;
+    ``committed`` takes a batch and the time to wait for its commit, and returns whether it came.
     """
     ticks.opened(msgspec.json.decode(launch.record, type=CommitRecord))
     stream = TickStream(session)
@@ -418,7 +417,7 @@ def _batch(
 
 @dataclass(frozen=True, slots=True)
 class _Worked:
-    """A batch that runs when somebody asks what came of it."""
+    """A batch that its work runs when it is read."""
 
     work: BatchWork
     session: SparkSession
@@ -430,7 +429,7 @@ class _Worked:
 
 @dataclass(frozen=True, slots=True)
 class _InTurn:
-    """A batch whose tasks run when it is their turn, or when their query is over anyway."""
+    """A batch whose tasks run when they get a turn, or when their query is over anyway."""
 
     batch: Batch
     ticks: Ticks
@@ -442,22 +441,22 @@ class _InTurn:
 
 
 class _Planner:
-    """What the next batch is, and where it begins."""
+    """Plans the next batch, and keeps where it begins."""
 
     def __init__(self, reader: JobReader, ticks: Ticks) -> None:
         self._reader = reader
         self._ticks = ticks
         self._at = self._begun(reader.initialOffset())
         self._end = self._at
-        #: The parts of the batch that was planned last.
+        #: The parts of the last planned batch.
         self.parts: Sequence[SplitPartition] = ()
 
     def plan(self) -> int | None:
-        """Wait for something to do; give the number of the next batch, or None: nothing came."""
+        """Wait for something to do; return the number of the next batch, or None."""
         end = self._planned()
         opening = self._ticks.opening
         if opening is not None and opening.learn(self._reader.known, self._at["queues"]):
-            # What was planned began in queues that nobody had opened.
+            # The plan read new queues whose beginnings had not been decided.
             self._at = self._begun(self._at)
             return None
         if end == self._at:
@@ -466,17 +465,17 @@ class _Planner:
         return cast("int", end["batch"])
 
     def split(self) -> Sequence[SplitPartition]:
-        """Return the parts of the batch that was planned."""
+        """Return the parts of the planned batch."""
         self.parts = list(map(_split_partition, self._reader.partitions(self._at, self._end)))
         return self.parts
 
     def go_on(self) -> None:
-        """Plan behind the batch that was planned: it is committed."""
+        """Go on after the planned batch, which is committed."""
         self._ticks.turns.committed(self._records())
         self._at = self._end
 
     def _records(self) -> int:
-        """Tell how many records the batch had that was planned, but for those of new queues."""
+        """Return how many records the planned batch had, without those of new queues."""
         impulse, before, after = self._ticks.impulse, self._at["queues"], self._end["queues"]
         if impulse is not None:
             return impulse.waiting
@@ -490,7 +489,7 @@ class _Planner:
             return self._at
         ticks.rests.clear()
         if ticks.impulse is None:
-            # What Spark's own frames write is a file a batch: those shall not be small.
+            # Spark's own data frames write at least a file a batch, and small files are bad.
             return reader.plan(self._at, most=None if ticks.work else ticks.turns.pace.most)
         topics = ticks.impulse.wait(_PATIENCE)
         if topics is None:
@@ -506,39 +505,39 @@ class _Planner:
 
 
 class _Gate:
-    """Where each batch of Spark waits at its end for the next tick.
+    """Holds each batch of Spark at its end until the next tick.
 
-    Without it Spark would look for one again and again.
+    Without it Spark would look for the next batch again and again.
     """
 
     def __init__(self) -> None:
-        #: Set when the query ends: nobody waits any more.
+        #: Set when the query ends, so that nobody waits any more.
         self.over = threading.Event()
         self._passes = threading.Event()
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Run a batch, and wait until there is another tick."""
+        """Run a batch, then wait until there is another tick."""
         self._passes.clear()
         yield
         if not self.over.is_set():
             self._passes.wait()
 
     def let_pass(self) -> None:
-        """Say that there is another tick."""
+        """Let the batch end, because there is another tick."""
         self._passes.set()
 
     def open(self) -> None:
-        """Let all pass: the query ends."""
+        """Let every batch end, because the query ends."""
         self.over.set()
         self._passes.set()
 
 
 class _Watch:
-    """Looks whether a query must end, or has."""
+    """Checks whether a query must end, or has ended."""
 
     def __init__(self, wait: Callable[[float], bool]) -> None:
-        #: None: it has not begun, as there was no batch yet.
+        #: The query; None until there is a first batch.
         self.query: StreamingQuery | None = None
         self._wait = wait
         self._looked = time.monotonic()
@@ -566,17 +565,17 @@ class TickStream:
     """
 
     def __init__(self, session: SparkSession) -> None:
-        # Spark's Python has no face for it.
+        # PySpark has no interface for such streams.
         self._jvm = cast("Any", session._jvm)  # noqa: SLF001
         java_session = session._jsparkSession  # noqa: SLF001
         encoder = self._jvm.org.apache.spark.sql.Encoders.BINARY()
         streams = self._jvm.org.apache.spark.sql.execution.streaming.runtime.MemoryStream
         self._stream: Any = streams.apply(java_session, 1, encoder)
-        #: What comes.
+        #: The rows that were sent, as a streaming data frame.
         self.frame = DataFrame(self._stream.toDF(), session)
 
     def send(self, payload: bytes) -> None:
-        """Add a row."""
+        """Add a row to the stream."""
         rows = self._jvm.java.util.ArrayList()
         rows.add(payload)
         converters = self._jvm.scala.jdk.javaapi.CollectionConverters

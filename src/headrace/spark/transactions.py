@@ -1,4 +1,4 @@
-"""A running topology of spouts and bolts: one job per group, each with failures of its own."""
+"""The ``TransactionJob`` class, and a test of Spark's results against the test driver's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from headrace.transactions import TransactionTopology
 
 
-# A test's records, replayed by a job on Spark and compared with what the test driver gives.
+# Replaying a test's records in a job on Spark, and comparing the results.
 
 _PATIENCE = timedelta(seconds=120)
 
@@ -56,28 +56,29 @@ def assert_same_on_spark(
     batches: Batches = "same",
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Run on Spark what a test sent to its driver; every key must get the same results.
+    """Run the records of a test on Spark and compare: every key must get the same results.
 
-    A broker is started in a folder of its own, and the job reads the recorded messages from it.
-    Of ``emit="update"`` the last result of each key counts, of all else every result.  The clock
-    is not replayed: what idle timeouts and wall-clock timers do is compared by nobody.
+    The function starts a broker in a folder of its own, and the job reads the recorded messages
+    from it.  For ``emit="update"`` the last result of each key counts, for everything else every
+    result.  The clock is not replayed, so the effects of idle timeouts and wall-clock timers are
+    not compared.
 
     Parameters
     ----------
     driver
-        Has been given all records.
+        The test driver, after the test has sent all records.
     partitions
-        Shares of the key space on Spark.
+        The number of partitions of the job on Spark.
     batches
-        ``"same"``: the job has done all of a batch of the test before the next one is sent.
-        ``"one"``: all is there before the job begins.
+        ``"same"``: each batch of the test is a batch of the job.  ``"one"``: all records are there
+        before the job begins.
     settings
         More settings of the job.
 
     Raises
     ------
     AssertionError
-        Some key got something else; the message shows both.
+        A key got different results; the message shows both.
 
     Examples
     --------
@@ -100,23 +101,23 @@ def assert_same_on_spark(
 
 @dataclass
 class SparkReplay:
-    """One job on Spark, fed with messages of a test.
+    """A job on Spark that reads the messages of a test.
 
     Parameters
     ----------
     client
-        Connected to the job's cluster.
+        A client of the job's cluster.
     topology, settings
-        The job.
+        The topology and settings of the job.
     queues
-        Queues of its source topics, on each broker.
+        The number of queues of each source topic on each broker.
     """
 
     client: Client
     topology: Topology
     settings: JobSettings
     queues: Mapping[str, int]
-    #: Queues of the topics that it writes.
+    #: The number of queues of each topic that the job writes.
     sink_queues: int = 2
     _job: StreamJob | None = None
     _seen: dict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
@@ -142,7 +143,7 @@ class SparkReplay:
         self.stop()
 
     def run(self, recorded: Iterable[Sequence[Sent]], batches: Batches) -> None:
-        """Send what was recorded and run the job until it has done all of it."""
+        """Send the recorded messages and run the job until it has committed all of them."""
         if batches == "one":
             self.send([message for batch in recorded for message in batch])
             self.start()
@@ -169,7 +170,7 @@ class SparkReplay:
         self._job.await_caught_up(_PATIENCE)
 
     def send(self, messages: Iterable[Sent]) -> None:
-        """Send messages in their order, each to its own queue, counted over all brokers."""
+        """Send messages in order, each to its queue, numbered over all brokers."""
         producer = Producer(self.client)
         queues = {
             (topic, number): queue
@@ -189,7 +190,7 @@ class SparkReplay:
             producer.send(sent, queues[message.topic, message.queue])
 
     def read(self) -> dict[str, list[Written]]:
-        """Return what the job has written since the last time, by topic, queue by queue."""
+        """Return what the job has written since the last call, by topic, queue by queue."""
         consumer = PullConsumer(self.client)
         found: dict[str, list[Written]] = defaultdict(list)
         for topic in self._written_topics():
@@ -211,7 +212,7 @@ class SparkReplay:
 
 
 def _own_topics(topology: Topology) -> set[str]:
-    """Return the topics that the job makes and reads itself."""
+    """Return the topics that the job makes for itself to read."""
     return {sink.topic for sink in topology.throughs}
 
 
@@ -237,7 +238,7 @@ def _compare(
 
 
 def _updates(topology: Topology, operator: Operator) -> bool:
-    """Tell whether results that reach an operator take the place of earlier ones."""
+    """Return whether the results that reach an operator are updates of earlier ones."""
     parents = [topology.operator(name) for name in operator.parents]
     return any(
         getattr(parent, "emit", None) == "update" or _updates(topology, parent)
@@ -266,18 +267,18 @@ _LOOK = timedelta(seconds=0.2)
 
 
 class TransactionJob:
-    """Runs a topology of spouts and bolts on Spark: each group as a job of its own.
+    """Runs a topology of spouts and bolts on Spark, each group as a job of its own.
 
-    A group that fails goes back to its own last commit; the others do not notice.
+    A group that fails rolls back to its own last commit; the others go on.
 
     Parameters
     ----------
     topology
         What to run.
     settings
-        Where and how; keys of the topology's configuration that were given win over them.
+        Where and how to run; the keys that are set in the topology's configuration win over them.
     migrate
-        What becomes of the state of components that were renamed; see :class:`StreamJob`.
+        What to do with the state of components that were renamed; see :class:`StreamJob`.
     stores
         Makes state stores of another kind than RocksDB; see :class:`StreamJob`.
 
@@ -300,7 +301,7 @@ class TransactionJob:
         self.topology = topology
         self.settings = settings_of(topology, settings or JobSettings())
         self._options: dict[str, Any] = {"migrate": migrate, "stores": stores}
-        #: Whether a start obeys ``transaction.topology.reset``; one that goes on does not.
+        #: Whether a start obeys ``transaction.topology.reset``.
         self.resets = True
         self._jobs: dict[str, StreamJob] = {}
         self._opened = ExitStack()
@@ -308,7 +309,7 @@ class TransactionJob:
 
     @property
     def jobs(self) -> Mapping[str, StreamJob]:
-        """The jobs of the groups, by their names, once they are started."""
+        """The jobs of the groups, by name, once they are started."""
         return dict(self._jobs)
 
     def start(self) -> Self:
@@ -317,7 +318,7 @@ class TransactionJob:
         Raises
         ------
         HeadraceError
-            One of them cannot start; then none runs.
+            A group cannot start; then none runs.
         """
         for key, reason in self.topology.config.ignored.items():
             logger.warning("configuration key %s changes nothing: %s", key, reason)
@@ -338,7 +339,7 @@ class TransactionJob:
         Raises
         ------
         HeadraceError
-            What keeps the groups from starting, of all of them.
+            Something keeps a group from starting; the error names all problems of all groups.
         """
         jobs = self._made()
         problems = [problem for job in jobs for problem in job.problems()]
@@ -346,11 +347,11 @@ class TransactionJob:
         return [prepared for job in jobs for prepared in job.prepare()]
 
     def create_topics(self, queues: int | None = None) -> list[str]:
-        """Make the topics that are not there; see :meth:`StreamJob.create_topics`."""
+        """Make the missing topics; see :meth:`StreamJob.create_topics`."""
         return [topic for job in self._made() for topic in job.create_topics(queues)]
 
     def _made(self) -> list[StreamJob]:
-        """Return the jobs of the groups; first make them, and the topics between groups."""
+        """Return the jobs of the groups; make them, and the topics between groups, if needed."""
         if not self._jobs:
             self._make_topics()
             for group in self.topology.groups:
@@ -366,18 +367,18 @@ class TransactionJob:
         )
 
     def stop(self) -> None:
-        """Stop every group and wait for their ends."""
+        """Stop every group and wait for its end."""
         self._opened.close()
 
     def await_caught_up(self, timeout: timedelta | None = None) -> None:
-        """Wait until what is in the topics that are spouts at this moment is committed.
+        """Wait until everything that is in the topics of topic spouts at this moment is committed.
 
-        Other spouts have no end that could be known, and are not waited for.
+        Other spouts have no known end, so the call does not wait for them.
 
         Raises
         ------
         RequestTimeoutError
-            It was not, within ``timeout``.
+            That did not happen within ``timeout``.
         HeadraceError
             A group failed.
         """
@@ -386,7 +387,7 @@ class TransactionJob:
             job.await_caught_up(_rest(deadline))
 
     def await_batches(self, timeout: timedelta | None = None) -> None:
-        """Do nothing: spouts and bolts hand no batches over; :class:`StreamJob` may."""
+        """Do nothing, because spouts and bolts, unlike streams, have no sinks of whole batches."""
 
     def await_commit(self, timeout: timedelta | None = None) -> None:
         """Wait until every group has committed a batch since it was started.
@@ -394,7 +395,7 @@ class TransactionJob:
         Raises
         ------
         RequestTimeoutError
-            One has not, within ``timeout``.
+            A group did not within ``timeout``.
         HeadraceError
             A group failed.
         """
@@ -403,12 +404,12 @@ class TransactionJob:
             job.await_commit(_rest(deadline))
 
     def await_termination(self, timeout: timedelta | None = None) -> bool:
-        """Wait until every group has ended; tell whether that came within ``timeout``.
+        """Wait until every group has ended; return whether they did within ``timeout``.
 
         Raises
         ------
         HeadraceError
-            A group failed: the first one's failure, once the others have ended, too.
+            A group failed; the first failure is raised when all groups have ended.
         """
         deadline = _deadline(timeout)
         while True:
@@ -426,7 +427,7 @@ class TransactionJob:
 
     @property
     def failures(self) -> Mapping[str, HeadraceError]:
-        """Why groups have failed for good, by the names of their jobs."""
+        """The errors of groups that have failed for good, by the names of their jobs."""
         found: dict[str, HeadraceError] = {}
         for name, job in self._jobs.items():
             try:
@@ -436,15 +437,15 @@ class TransactionJob:
         return found
 
     def statistics(self) -> JobStatistics:
-        """Sum up how far the groups are, and how fast; each one's own is ``jobs[NAME]``'s."""
+        """Return the groups' statistics as one; ``jobs[NAME].statistics()`` has those of one."""
         return total([job.statistics() for job in self._jobs.values()])
 
     def stalled(self) -> float:
-        """Return the seconds for which a group's query was not looked after; see `StreamJob`."""
+        """Return the longest such time of the groups' queries; see :meth:`StreamJob.stalled`."""
         return max((job.stalled() for job in self.jobs.values()), default=0.0)
 
     def state(self, component: str) -> StateView[Any, Any]:
-        """Look into the state of a component, as of the last commit; see :class:`StateView`.
+        """Return a view of a component's state, as of the last commit; see :class:`StateView`.
 
         Raises
         ------
@@ -489,7 +490,7 @@ class TransactionJob:
                     admin.create_topic(topic, queues=self.settings.partitions)
 
     def _reset(self) -> None:
-        """Let the groups begin anew."""
+        """Drop the offsets and state of all groups."""
         with self._client() as client:
             for group in self.topology.groups:
                 if reset(StateHome.of(group.name, client)) is not None:
@@ -500,7 +501,7 @@ class TransactionJob:
 
 
 def settings_of(topology: TransactionTopology, settings: JobSettings) -> JobSettings:
-    """Put what a topology's configuration says in the place of settings."""
+    """Return the settings, overridden by the keys that a topology's configuration sets."""
     given, config = topology.config.given, topology.config
     changes: dict[str, Any] = {}
     if "transaction.exactly.once.mode" in given:

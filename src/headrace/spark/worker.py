@@ -1,4 +1,4 @@
-"""What a Python worker of Spark keeps between tasks: code and connections, never state."""
+"""What a Python worker of Spark keeps between tasks: code and connections, but no state."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 
 _connections: dict[tuple[int, str], JobConnection] = {}
 _connecting = threading.Lock()
-#: A worker of Connect works for a hundred jobs in turn.
+#: A worker of Connect runs tasks of some hundred jobs in turn.
 _MOST_CONNECTIONS = 128
 #: Jobs of one cluster and account share their sockets.
 _clients: dict[tuple[int, str, ClientSettings], Client] = {}
 _modules_frozen = 0
 
-#: New objects before the collector looks for cycles.  A batch makes some for every record, and by
-#: default a fifth of its time would go into finding that they hold none.
+#: How many new objects trigger the garbage collector.  A batch makes some for every record, and
+#: with Python's default a fifth of its time would go into finding no cycles.
 _COLLECT_AFTER = 500_000
 
 
 def connection(handle: PlanHandle) -> JobConnection:
-    """Return this process's connection for a job; there is one for each job that it works for."""
+    """Return this process's connection for a job; it keeps one for each of its jobs."""
     key = (os.getpid(), handle.digest)
     found = _connections.get(key)
     if found is not None:
@@ -69,8 +69,8 @@ def _connect(handle: PlanHandle) -> JobConnection:
     while len(_connections) >= _MOST_CONNECTIONS:
         _connections.pop(next(iter(_connections))).instances.close()
     if TaskContext.get() is not None:
-        # Not in a driver that plans its own batches: what stands for Java's objects there goes round
-        # in cycles, and Java keeps what it stands for until they are found.
+        # Not in a driver that plans its own batches: there, proxies of Java's objects form cycles,
+        # and Java keeps the objects until the collector finds the proxies.
         gc.set_threshold(_COLLECT_AFTER, 10, 10)
     return plan.connect(_client(plan))
 
@@ -83,7 +83,7 @@ def _client(plan: JobPlan) -> Client:
 
 
 def _forget(job: str) -> None:
-    """Let go of what is kept for a job that now comes with another plan, and of other processes'."""
+    """Drop connections of a job that now comes with another plan, and of other processes."""
     for key, connection in list(_connections.items()):
         if key[0] != os.getpid():
             del _connections[key]
@@ -92,10 +92,10 @@ def _forget(job: str) -> None:
 
 
 def end_of_task() -> None:
-    """Keep what is loaded out of the garbage collection that Spark runs after every task.
+    """Exclude loaded modules from the garbage collection that Spark runs after every task.
 
-    With pyarrow and Spark's own modules loaded that collection takes 15 to 50 ms; frozen objects
-    are not looked at.  Garbage must not be frozen, so collect first, and only after imports.
+    With pyarrow and Spark's own modules loaded, that collection takes 15 to 50 ms; it ignores
+    frozen objects.  Garbage must not be frozen, so this collects first, and only after imports.
     """
     global _modules_frozen
     if len(sys.modules) != _modules_frozen:
@@ -106,15 +106,15 @@ def end_of_task() -> None:
 
 @contextmanager
 def limited(job: JobConnection, control: Control, partition: int) -> Iterator[None]:
-    """Bound a task by the time that a batch may take.
+    """Limit a task to the time that a batch may take.
 
     Raises
     ------
     BatchTimeoutError
-        It took longer.
+        The task took longer.
     """
     limit = job.plan.settings.batch_timeout.total_seconds()
-    # Later than the alarm, and before the driver has the process ended.
+    # The traceback comes later than the alarm, and before the driver ends the process.
     trace_after = (limit + patience(limit)) / 2
     with (
         traced(job.plan.state_root, trace_after),
@@ -126,7 +126,7 @@ def limited(job: JobConnection, control: Control, partition: int) -> Iterator[No
 def make_task(
     job: JobConnection, control: Control, stage: int, partition: int, finder: Finder
 ) -> Task:
-    """Set up one attempt of one task."""
+    """Return one attempt of one task, ready to run."""
     plan = job.plan
     task_context = TaskContext.get()
     attempt = Attempt(
@@ -155,14 +155,14 @@ def make_task(
 
 
 class RemoteFinder:
-    """Finds the message with a mark by asking its broker.
+    """Finds the message of a mark by asking its broker.
 
     Parameters
     ----------
     client
-        Connection to the cluster.
+        A client of the cluster.
     marks
-        Those of the batch.
+        The marks of the batch.
     """
 
     def __init__(self, client: Client, marks: Marks) -> None:
@@ -170,7 +170,7 @@ class RemoteFinder:
         self._marks = marks
 
     def find(self, mark: int) -> Original | None:
-        """Return the message; None where its broker has none there, or none caused the record."""
+        """Return the message; None if the broker has none there, or none caused the record."""
         place = self._marks.place(mark)
         if place is None:
             return None

@@ -56,7 +56,7 @@ def test_written_headers_read_back(rows: list[dict[str, str] | None]) -> None:
 @pytest.mark.parametrize(
     ("header", "says"),
     [
-        ({"key": "KEYS", "value": "x"}, "'KEYS', which is a property of RocketMQ's own"),
+        ({"key": "KEYS", "value": "x"}, "'KEYS', which RocketMQ or Headrace sets itself"),
         ({"key": "", "value": "x"}, "has the name ''"),
         ({"key": None, "value": "x"}, "has the name None"),
         ({"key": "a", "value": ""}, "has the value '' .name 'a'."),

@@ -271,7 +271,7 @@ def test_a_batch_goes_from_offsets_to_offsets(
 def test_offsets_must_name_every_queue(topic: MakeTopic, options: MakeOptions) -> None:
     name = topic()
     given = options(subscribe=name, startingOffsets=f'{{"{name}": {{"0": 0}}}}')
-    with pytest.raises(SettingsError, match=f"says nothing of queue {name}@broker-a@1"):
+    with pytest.raises(SettingsError, match=f"does not name queue {name}@broker-a@1"):
         StreamPlanner(given).initial()
 
 

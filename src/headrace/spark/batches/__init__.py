@@ -1,4 +1,4 @@
-"""Committed batches, handed to users' functions and to Spark's own writers after the commit."""
+"""Sinks that get committed batches: users' functions, and Spark's own writers."""
 
 from __future__ import annotations
 

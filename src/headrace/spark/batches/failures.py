@@ -1,4 +1,4 @@
-"""What users' code raises on a batch, told with the operator and the user's own line."""
+"""Statistics of sinks that take whole batches, and the error for a failed call."""
 
 from __future__ import annotations
 
@@ -14,34 +14,31 @@ if TYPE_CHECKING:
     from headrace.topology import BatchSink
 
 
-# What a job says of the sinks that take whole batches.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSinkStatistics:
-    """One ``for_each_batch`` or ``sink_dataframe`` of a job at one moment."""
+    """The progress of one ``for_each_batch`` or ``sink_dataframe`` at one moment."""
 
-    #: Everything up to this batch is handed over.
+    #: The last batch up to which everything is handed over.
     batch: int
     #: Batches handed over since this start.
     batches: int
-    #: How long the call that runs now has run; None between calls.
+    #: How long the present call has been running; None between calls.
     running: timedelta | None
-    #: Failed calls since the last good one, and what the last of them met.
+    #: The number of failed calls since the last successful one, and the error of the last.
     failures: int
     error: str | None
-    #: It has given up: what it should hand over is gone.
+    #: Whether the sink has given up, because its records are gone.
     stopped: bool
 
 
-#: What Spark raises holds the whole stack of its Java side.
+#: The longest part of an error that is shown: Spark's errors hold Java's whole stack.
 _SHOWN = 2000
 
 
 def failed_call(
     sink: BatchSink, batch: int, error: Exception, function: Callable[..., object] | None
 ) -> UserCodeError:
-    """Make the error for a call that failed.
+    """Return the error for a failed call, with the operator and the user's own line.
 
     Examples
     --------

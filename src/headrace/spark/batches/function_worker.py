@@ -1,4 +1,4 @@
-"""The other side of a :class:`FunctionProcess`: reads batches and calls the function.
+"""The process that a :class:`FunctionProcess` starts: it reads batches and calls the function.
 
 Run as ``python -m headrace.spark.batches.function_worker CHANNEL``.
 """
@@ -48,7 +48,7 @@ def run(job: JobConnection, sink: ForEachBatch, cut: CommittedBatch) -> None:
 
 
 def serve(channel: Connection) -> None:
-    """Answer requests until the other side is gone, also in the middle of a call."""
+    """Answer requests; the process ends with the other side, even in the middle of a call."""
     operator = channel.recv_bytes().decode()
     plan = unpickle_plan(channel.recv_bytes())
     sink = plan.topology.operator(operator)

@@ -1,6 +1,6 @@
-"""One sink that takes whole batches: from commit to commit, in a thread of its own.
+"""Sinks that take whole batches, each in a thread of its own.
 
-The job's commits wait for nothing here: the thread only hears that there is a new one.
+The job's commits never wait for these threads, which only learn that there is a new commit.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ if TYPE_CHECKING:
 
 # Committed batches as Spark data frames.
 
-#: Tasks of these calls and those of the job get their turns alternately.
+#: Spark's scheduler gives turns to the tasks of these calls and to the job's own.
 _POOL = "headrace-batches"
 
 Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class FrameWriter:
-    """Calls a writer of ``sink_dataframe`` with data frames of committed batches.
+    """Calls the writer of a ``sink_dataframe`` with the data frames of committed batches.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class FrameWriter:
     sink
         The operator that has the writer.
     handle
-        The job's plan, as its tasks know it.
+        The job's plan, for the tasks.
     """
 
     def __init__(self, plan: JobPlan, sink: SinkDataFrame, handle: PlanHandle) -> None:
@@ -103,7 +103,7 @@ class FrameWriter:
         context = session.sparkContext
         context.setLocalProperty("spark.scheduler.pool", _POOL)
         context.addJobTag(self._tag)
-        # A task that hangs takes a slot: one is left for the job.
+        # A task that hangs keeps its slot, so leave at least one slot for the job.
         tasks = max(1, min(self._plan.settings.partitions, context.defaultParallelism - 1))
         frame = frame_of(session, self._handle, self._sink, cut, tasks)
         if not self._plan.shows_commits_only and frame.isEmpty():
@@ -115,21 +115,21 @@ class FrameWriter:
             raise failed_call(self._sink, cut.batch, error, writer) from error
 
     def interrupt(self) -> None:
-        """Cancel what runs in Spark, from another thread."""
-        # Where the Java process is gone, so is what ran there.
+        """Cancel the writer's work in Spark, from another thread."""
+        # If the Java process is gone, so is the work that ran there.
         if self._session is None:
             return
         with contextlib.suppress(Py4JError, ConnectionError):
             self._session.sparkContext.cancelJobsWithTag(self._tag)
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing, because a writer holds nothing between calls."""
 
 
 def frame_of(
     session: SparkSession, handle: PlanHandle, sink: BatchSink, cut: CommittedBatch, tasks: int
 ) -> DataFrame:
-    """Make the data frame of a batch; its records are read where and when somebody asks for them."""
+    """Return the data frame of a batch, whose records are read where and when Spark needs them."""
     parts = [
         msgspec.structs.replace(
             cut, ranges={one.queue: (one.begin, one.end) for one in split.ranges}
@@ -155,21 +155,21 @@ def _reader(handle: PlanHandle, operator: str, parts: list[CommittedBatch]) -> R
     return read
 
 
-# The process in which a function of ``for_each_batch`` runs: it may hang, leak or die there.
+# The process of a function of ``for_each_batch``, in which the function may hang, leak or crash.
 #
-# It takes no slot of Spark's, so a function that hangs holds no task up; and it can be killed, so a
-# function that hangs does not keep a job from stopping.
+# The process takes none of Spark's slots, so a function that hangs holds up no task.  It can be
+# killed, so a function that hangs does not keep a job from stopping.
 
 _END_SECONDS = 2.0
 
 
 class FunctionProcess:
-    """Calls a function of the topology in a process that lives from batch to batch.
+    """Calls the function of a ``for_each_batch`` in a process that stays from batch to batch.
 
     Parameters
     ----------
     job, operator
-        Names of the job, and of the operator that has the function.
+        The names of the job and of the operator that has the function.
     handle
         The job's plan.
     """
@@ -203,7 +203,7 @@ class FunctionProcess:
             raise_failure(failure)
 
     def interrupt(self) -> None:
-        """Kill the process, from another thread: the call fails."""
+        """Kill the process, from another thread, so that the call fails."""
         with self._lock:
             self._closed = True
             if self._process is not None:
@@ -235,7 +235,7 @@ class FunctionProcess:
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                     MARK: family_mark(),
                 },
-                # Ctrl-C in a terminal is for the job; this process ends with the channel.
+                # Ctrl-C in a terminal is for the job only; this process ends with the channel.
                 start_new_session=True,
             )
         channel = Connection(ours.detach())
@@ -275,7 +275,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 logger = logging.getLogger(__name__)
 
 _BACKOFF = Backoff(0.5, 60.0)
-#: A RocketMQ broker shows a commit record a moment after it took it.
+#: A RocketMQ broker may show a commit record only a moment after it accepted it.
 _VISIBLE_SOON = 0.05
 _LOOK_SECONDS = 1.0
 
@@ -287,10 +287,10 @@ class BatchCall(Protocol):
         """Hand a batch over, and return when that is done."""
 
     def interrupt(self) -> None:
-        """Break off the call that runs, from another thread."""
+        """Break off the running call, from another thread."""
 
     def close(self) -> None:
-        """Let go of what was held between calls."""
+        """Release what is held between calls."""
 
 
 class BatchRunner:
@@ -311,7 +311,7 @@ class BatchRunner:
         self._job = job
         self._call = call
         self._positions = SinkPositions(job.client, job.plan.job, sink)
-        # Of its own: the job's are used by another thread.
+        # It needs transactions of its own, because another thread uses the job's.
         self._transactions = job.plan.make_transactions(job)
         self._consumer = PullConsumer(
             job.client, self._positions.group, committed=job.plan.reads_committed(sink.topic)
@@ -334,9 +334,9 @@ class BatchRunner:
         Raises
         ------
         OffsetExpiredError
-            Records are gone that were never handed over.
+            Records that were never handed over are gone.
         StateError
-            The sink has done batches that the job has not committed.
+            The sink has handed over batches that the job has not committed.
         """
         queues = self._queues()
         position = self._positions.read()
@@ -356,21 +356,21 @@ class BatchRunner:
         self._thread.start()
 
     def committed(self, batch: int) -> None:
-        """Hear that a batch is committed."""
+        """Learn that a batch is committed."""
         self._wanted = batch
         self._wake.set()
 
     def has_done(self, batch: int) -> bool:
-        """Tell whether everything up to a batch is handed over."""
+        """Return whether everything up to a batch is handed over."""
         return self._through >= batch
 
     def ask_to_stop(self) -> None:
-        """Begin no further call."""
+        """Ask the thread to begin no further call."""
         self._stopping.set()
         self._wake.set()
 
     def stop(self, deadline: float) -> None:
-        """Wait for the call that runs, at most until a monotonic time; then break it off."""
+        """Wait for the running call until a time of the monotonic clock, then break it off."""
         if self._thread.ident is not None:
             self._thread.join(max(0.0, deadline - time.monotonic()))
             if self._thread.is_alive():
@@ -381,7 +381,7 @@ class BatchRunner:
         self._call.close()
 
     def statistics(self) -> BatchSinkStatistics:
-        """Say how it stands."""
+        """Return the progress of the sink."""
         since = self._since
         return BatchSinkStatistics(
             batch=self._through,
@@ -427,10 +427,10 @@ class BatchRunner:
         self._gave_up, self._error = True, f"{type(error).__name__}: {error}"
 
     def _step(self) -> bool:
-        """Hand the next batch over; tell whether there was one."""
+        """Hand over the next batch; return whether there was one."""
         record = self._transactions.plan([], {}, 0, 0).record
         assert record is not None, "a job is opened before it commits"
-        # On RocketMQ a batch is published after its commit.
+        # On RocketMQ a batch is published only after its commit.
         record = msgspec.structs.replace(record, batch=min(record.batch, self._wanted))
         queues = self._queues()
         ends = {queue.name: at for queue, at in self._consumer.end_offsets(queues).items()}
@@ -439,7 +439,7 @@ class BatchRunner:
         if cut is None:
             self._through = max(self._through, record.batch)
             return False
-        # Messages of no batch are not ours.
+        # Messages without a batch are not ours.
         if cut.batch:
             self._hand_over(cut)
         self._begins = begins | {queue: end for queue, (_, end) in cut.ranges.items()}
@@ -472,7 +472,7 @@ class BatchRunner:
         self._stopping.wait(pause)
 
     def _goes_on(self, missing: OffsetExpiredError) -> bool:
-        """Go on at the first messages that are left, where the settings say so."""
+        """Go on at the first messages that are left, if the settings allow it; return whether."""
         position = SinkPosition(batch=self._through, offsets=self._begins)
         try:
             begins = self._positions.begins(position, self._queues(), skip=self._skips)
@@ -481,7 +481,7 @@ class BatchRunner:
             logger.error("%s has stopped, the job goes on: %s", self._named_self, error)
             return False
         if begins == self._begins:
-            # Nothing of ours is missing: the user's code met the like.
+            # None of our messages is missing, so the user's code raised the error.
             self._failed(missing)
         self._begins = dict(begins)
         return True
@@ -495,14 +495,14 @@ _SINKS_LOOK_SECONDS = 0.05
 
 
 class BatchSinks:
-    """Runs the sinks of a job that take whole batches, beside the job.
+    """Runs all sinks of a job that take whole batches, beside the job.
 
     Parameters
     ----------
     job
         Connection to the job's cluster.
     handle
-        The job's plan for other processes.
+        The job's plan, for other processes.
     batch
         The last batch that the job has committed.
     """
@@ -532,12 +532,12 @@ class BatchSinks:
         self.stop()
 
     def committed(self, batch: int) -> None:
-        """Hear that the job has committed a batch."""
+        """Learn that the job has committed a batch."""
         for runner in self._runners:
             runner.committed(batch)
 
     def stop(self) -> None:
-        """Begin no further call, give those that run a few seconds, and break them off."""
+        """Begin no further call; break off running ones after a few seconds."""
         deadline = time.monotonic() + _PATIENCE
         for runner in self._runners:
             runner.ask_to_stop()
@@ -545,7 +545,7 @@ class BatchSinks:
             runner.stop(deadline)
 
     def statistics(self) -> dict[str, BatchSinkStatistics]:
-        """Say how each sink stands, by its name."""
+        """Return the progress of each sink, by name."""
         return {runner.sink.name: runner.statistics() for runner in self._runners}
 
     def await_done(self, batch: int, timeout: timedelta | None) -> None:
@@ -554,7 +554,7 @@ class BatchSinks:
         Raises
         ------
         RequestTimeoutError
-            It was not, within ``timeout``; the message names the sink and its last error.
+            That did not happen within ``timeout``; the message names the sink and its last error.
         JobFailedError
             A sink has given up.
         """

@@ -1,6 +1,7 @@
-"""RocketMQ topics as data frames, for those who write Spark themselves.
+"""RocketMQ topics as data frames, for Spark programs of the user's own.
 
-``register(spark)`` makes ``spark.readStream.format("rocketmq")`` and its three relatives work.
+``register(spark)`` adds the format ``rocketmq`` to a session, for batch and streaming reads and
+writes.
 """
 
 from __future__ import annotations

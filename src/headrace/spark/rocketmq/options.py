@@ -1,4 +1,4 @@
-"""The options of the data source: their names, what they mean, and how they are read."""
+"""The options of the data source ``rocketmq``: their names, their meaning, and their parsing."""
 
 from __future__ import annotations
 
@@ -29,51 +29,51 @@ from headrace.spelling import did_you_mean
 Reading: TypeAlias = Literal["batch", "stream"]
 
 _CLUSTER = {
-    "rocketmq.namesrv": "Addresses of the name servers, host:port separated by ';'. Required.",
-    "rocketmq.connectTimeout": "How long an address that never answered is tried (5 s).",
+    "rocketmq.namesrv": "Addresses of the name servers, host:port, separated by ';'. Required.",
+    "rocketmq.connectTimeout": "How long to try an address that never answered (5 s).",
     "rocketmq.requestTimeout": "How long one request may take (10 s).",
-    "rocketmq.retryTimeout": "How long a broker that is away is waited for (60 s).",
-    "rocketmq.accessKey": "Name of the account that signs requests.",
-    "rocketmq.secretKey": "Its secret.",
-    "rocketmq.securityToken": "Token that a temporary account needs besides.",
+    "rocketmq.retryTimeout": "How long to wait for a broker that is away (60 s).",
+    "rocketmq.accessKey": "Account that signs requests.",
+    "rocketmq.secretKey": "Secret of the account.",
+    "rocketmq.securityToken": "Token that a temporary account also needs.",
     "rocketmq.tls": "Whether connections use TLS (false).",
     "rocketmq.tlsVerify": "Whether the brokers' certificates must be trusted (true).",
-    "rocketmq.tlsCa": "File of the certificates that are trusted (those of the system).",
+    "rocketmq.tlsCa": "File of the trusted certificates (those of the system).",
     "rocketmq.routeRefresh": "How often a query looks for new queues and topics (5 s).",
 }
 
 READ_OPTIONS: Mapping[str, str] = {
     **_CLUSTER,
     "subscribe": "Topics to read, separated by commas.",
-    "subscribePattern": "A regular expression that the whole name of a topic matches.",
+    "subscribePattern": "A regular expression that must match the whole name of a topic.",
     "assign": 'Queues to read, as JSON: {"topic": [0, 1]}.',
     "startingOffsets": "Where to begin: earliest, latest, or JSON by topic and queue.",
     "startingTimestamp": "Begin at the first message stored at this time (ms) or later.",
     "startingOffsetsByTimestamp": "The same by topic and queue, as JSON.",
-    "startingOffsetsByTimestampStrategy": "Without such a message: error (the default) or latest.",
+    "startingOffsetsByTimestampStrategy": "If no message is that late: error (default) or latest.",
     "endingOffsets": "Where a batch read ends: latest, or JSON by topic and queue.",
     "endingTimestamp": "End a batch read before the first message stored at this time (ms).",
     "endingOffsetsByTimestamp": "The same by topic and queue, as JSON.",
-    "maxOffsetsPerTrigger": "Most messages that one batch of a query reads.",
-    "minPartitions": "Least number of tasks to cut large ranges into.",
-    "failOnDataLoss": "Whether messages that are gone end the query (true), or are passed over.",
-    "groupId": "Consumer group whose offsets follow the query, so that tools show its lag.",
-    "committed": "Whether only what is committed of what jobs write is read, and once (false).",
-    "includeHeaders": "Whether there is a column of headers (false).",
+    "maxOffsetsPerTrigger": "Largest number of messages that one batch of a query reads.",
+    "minPartitions": "Cut large ranges so that there are about this many tasks.",
+    "failOnDataLoss": "Whether messages that are gone end the query (true) or are passed over.",
+    "groupId": "Consumer group whose offsets follow the query, so that tools can show its lag.",
+    "committed": "Whether to read only committed messages of jobs, and each once (false).",
+    "includeHeaders": "Whether there is a column 'headers' (false).",
 }
-"""What each option of a read means."""
+"""The meaning of each option of a read."""
 
 WRITE_OPTIONS: Mapping[str, str] = {
     **_CLUSTER,
-    "topic": "Topic to write to; wins over a column of this name.",
+    "topic": "Topic of all rows; wins over the column 'topic'.",
 }
-"""What each option of a write means."""
+"""The meaning of each option of a write."""
 
-#: Spark hands its own options of a query to the source as well.
+#: Spark also passes its own options of a query to the source.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "groupId")
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-#: What people bring along from Kafka's source, and its name here.
+#: Options of Spark's Kafka source and likely guesses, with their names here.
 _FROM_KAFKA = {
     "kafka.bootstrap.servers": "rocketmq.namesrv",
     "kafka.group.id": "groupId",
@@ -81,13 +81,13 @@ _FROM_KAFKA = {
     "namesrv": "rocketmq.namesrv",
     "path": "subscribe (to read) or topic (to write)",
 }
-#: A query asks for routes more often than other clients: new queues join it this way.
+#: A query refreshes routes more often than other clients, so that new queues join it soon.
 _ROUTE_REFRESH = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """How to reach a cluster."""
+    """The address of a cluster and the settings of the client."""
 
     namesrv: str
     client: ClientSettings
@@ -102,7 +102,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Read all queues of the topics whose whole name matches."""
+    """Read all queues of the topics whose whole names match."""
 
     pattern: re.Pattern[str]
 
@@ -125,16 +125,16 @@ class ReadOptions:
     subscription: Subscription
     starting: Position
     ending: Position
-    #: What to do where no message is as late as a starting timestamp.
+    #: What to do if no message is as late as a starting timestamp.
     strategy: Strategy
-    #: Most messages of one batch; None: all there are.
+    #: The largest number of messages of one batch; None: all there are.
     max_offsets: int | None
-    #: Least number of tasks; None: one for each queue.
+    #: About how many tasks there should be; None: one for each queue.
     min_partitions: int | None
     fail_on_data_loss: bool
-    #: Consumer group that follows; None: none does.
+    #: The consumer group whose offsets follow the query, if any.
     group: str | None
-    #: Whether only what is committed of what jobs write is read.
+    #: Whether to read only committed messages of jobs.
     committed: bool
 
 
@@ -143,17 +143,17 @@ class WriteOptions:
     """Where to write."""
 
     cluster: ClusterOptions
-    #: Topic of all rows; None: the column ``topic`` says.
+    #: Topic of all rows; None: that of the column ``topic``.
     topic: str | None
 
 
 def check_names(options: Mapping[str, str], known: Mapping[str, str]) -> None:
-    """Refuse options that do not exist, with a guess at what was meant.
+    """Check that all options exist.
 
     Raises
     ------
     SettingsError
-        Naming the first such option.
+        An option does not exist; the hint guesses which one was meant.
     """
     names = {name.lower(): name for name in known}
     for given in options:
@@ -174,7 +174,7 @@ def _guess(given: str, names: Mapping[str, str]) -> str:
 
 
 def read_options(options: Mapping[str, str], reading: Reading) -> ReadOptions:
-    """Read the options of a read.
+    """Parse the options of a read.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def read_options(options: Mapping[str, str], reading: Reading) -> ReadOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Read the options of a write.
+    """Parse the options of a write.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def include_headers(options: Mapping[str, str]) -> bool:
-    """Tell whether a read has a column of headers."""
+    """Return whether a read has a column of headers."""
     return _boolean(options, "includeHeaders", default=False)
 
 
@@ -244,7 +244,7 @@ def _cluster(options: Mapping[str, str]) -> ClusterOptions:
         tls_verify=_boolean(options, "rocketmq.tlsVerify", default=True),
         tls_ca=Path(options["rocketmq.tlsCa"]) if "rocketmq.tlsCa" in options else None,
     )
-    # Executors run on other machines.
+    # Executors may run on other machines, which do not have the file of certificates.
     return ClusterOptions(namesrv, settings.portable())
 
 
@@ -272,7 +272,7 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
 
 
 def _position(options: Mapping[str, str], side: Literal["starting", "ending"]) -> Position | None:
-    """Read a position; as in Kafka's source a timestamp wins over offsets."""
+    """Parse a position; as in Spark's Kafka source, a timestamp wins over offsets."""
     name = f"{side}Timestamp"
     if name in options:
         return read_queue_numbers(name, options[name])
@@ -344,7 +344,7 @@ def _wrong(name: str, value: str, hint: str) -> SettingsError:
     return SettingsError(f"option '{name}' is {value!r}, which cannot work", hint=hint)
 
 
-# Connections of this process to clusters, and the queues that a subscription means.
+# Connections of this process to clusters, and the queues of a subscription.
 
 _clients: dict[ClusterOptions, Client] = {}
 
@@ -358,15 +358,15 @@ def connect(cluster: ClusterOptions) -> Client:
 
 
 class QueueFinder:
-    """Finds the queues that a subscription means now.
+    """Finds the queues of a subscription.
 
-    A topic that was there and is not found any more is missed for a while, as it is when its
-    broker restarts, before that counts as loss.
+    When a topic is no longer found, its broker may only be restarting, so the finder waits for a
+    while before it counts the topic as lost.
 
     Parameters
     ----------
     options
-        What is subscribed.
+        The options of the read, with its subscription.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -393,12 +393,12 @@ class QueueFinder:
         return self._assigned(found)
 
     def present_queues(self) -> list[MessageQueue]:
-        """List the queues to read of the topics that can be found now.
+        """List the queues to read, of those topics that can be found now.
 
         Raises
         ------
         TopicNotFoundError
-            A topic was not found for longer than ``retry_timeout``, and loss is an error.
+            A topic was not found for longer than ``retry_timeout``, and data loss is an error.
         """
         found = [queue for topic in self._topics() for queue in self._queues_if_found(topic)]
         if isinstance(self._subscription, AssignedQueues) and self._missing_since:

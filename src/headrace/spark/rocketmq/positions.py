@@ -1,4 +1,4 @@
-"""Positions in queues as the options name them: an edge, offsets, or times."""
+"""Positions in queues, as the options name them: an edge, offsets, or times."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ EARLIEST = -2
 """In JSON offsets: the first message that the queue still holds."""
 
 Offsets: TypeAlias = dict[MessageQueue, int]
-"""Next offset to read, by queue."""
+"""The next offset to read, by queue."""
 
 QueueTable: TypeAlias = Mapping[str, Mapping[str, int]]
-"""Numbers by topic and name of the queue there: ``0``, or ``broker-a@0``."""
+"""Numbers by topic and the queue's name within it: ``0``, or ``broker-a@0``."""
 
 Strategy: TypeAlias = Literal["error", "latest"]
-"""What to do where no message is as late as the time to start at."""
+"""What to do if no message is as late as the time to start at."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtEdge:
-    """The first message that a queue holds, or behind its last."""
+    """The first message that a queue holds, or the end after its last."""
 
     edge: Literal["earliest", "latest"]
 
@@ -66,12 +66,12 @@ Position: TypeAlias = AtEdge | AtOffsets | AtTimes | AtTime
 
 
 def read_offsets(option: str, text: str) -> Position:
-    """Read ``earliest``, ``latest`` or JSON.
+    """Parse ``earliest``, ``latest`` or JSON.
 
     Raises
     ------
     SettingsError
-        It is none of them.
+        The text is none of them.
 
     Examples
     --------
@@ -92,12 +92,12 @@ def read_offsets(option: str, text: str) -> Position:
 
 
 def read_queue_numbers(option: str, text: str) -> Position:
-    """Read one time in ms since 1970, or times as JSON by topic and queue.
+    """Parse one time in ms since 1970, or times as JSON by topic and queue.
 
     Raises
     ------
     SettingsError
-        It is neither.
+        The text is neither.
     """
     if not option.endswith("ByTimestamp"):
         if not text.strip().isdecimal():
@@ -107,12 +107,12 @@ def read_queue_numbers(option: str, text: str) -> Position:
 
 
 def read_queue_lists(option: str, text: str) -> QueueTable:
-    """Read JSON with the queues of each topic.
+    """Parse JSON with the queues of each topic.
 
     Raises
     ------
     SettingsError
-        It is no such JSON.
+        The text is not such JSON.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def _wrong(option: str, text: str, hint: str) -> SettingsError:
 
 
 def offsets_to_json(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, int]]:
-    """Write offsets the way ``startingOffsets`` takes them, equal ones equally.
+    """Return offsets in the form of ``startingOffsets``, in a fixed order.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def offsets_to_json(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, 
 
 
 def offsets_from_json(table: QueueTable) -> Offsets:
-    """Read what ``offsets_to_json`` wrote."""
+    """Return the offsets of which ``offsets_to_json`` made a table."""
     return {
         MessageQueue.parse(f"{topic}@{name}"): offset
         for topic, queues in table.items()
@@ -195,7 +195,7 @@ def offsets_from_json(table: QueueTable) -> Offsets:
 
 
 def local_name(queue: MessageQueue) -> str:
-    """Name a queue within its topic.
+    """Return the name of a queue within its topic.
 
     Examples
     --------
@@ -205,18 +205,18 @@ def local_name(queue: MessageQueue) -> str:
     return f"{queue.broker}@{queue.queue_id}"
 
 
-# From positions to offsets: which queues they name, and what the brokers hold.
+# From positions to offsets.
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def match_queues(option: str, table: QueueTable, queues: Iterable[MessageQueue]) -> Offsets:
-    """Find the queues that a table names, with their numbers.
+    """Return the queues that a table names, with their numbers.
 
     Raises
     ------
     SettingsError
-        A queue does not exist, or several brokers have one of this number.
+        A queue does not exist, or several brokers have a queue of this number.
     """
     known: dict[tuple[str, str], list[MessageQueue]] = {}
     for queue in queues:
@@ -261,9 +261,9 @@ class Resolver:
     consumer
         Reads the bounds of queues.
     strategy
-        What to do where no message is as late as a time to start at.
+        What to do if no message is as late as a time to start at.
     fail_on_data_loss
-        Whether an offset outside of its queue is an error, or moved to the nearest one inside.
+        Whether an offset outside its queue is an error, or is moved to the nearest one inside.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class Resolver:
         SettingsError
             The position does not fit the queues.
         OffsetExpiredError
-            An offset is outside of its queue.
+            An offset is outside its queue.
         """
         match position:
             case AtTime(option, _) | AtTimes(option, _):
@@ -293,7 +293,7 @@ class Resolver:
                 return self._by_offset(position, queues)
 
     def ends(self, position: Position, queues: list[MessageQueue]) -> Offsets:
-        """Return the offset to end in front of, for each queue; errors as ``starts``."""
+        """Return the offset before which to end, for each queue; raise as ``starts`` does."""
         match position:
             case AtTime() | AtTimes():
                 return self._by_time(position, queues)
@@ -353,7 +353,7 @@ def _for_all(option: str, table: QueueTable, queues: list[MessageQueue]) -> Offs
     missing = [queue for queue in queues if queue not in found]
     if missing:
         raise SettingsError(
-            f"option '{option}' says nothing of queue {missing[0]}, which is read, too",
+            f"option '{option}' does not name queue {missing[0]}, which is also read",
             hint="name every queue; as an offset -2 is the earliest and -1 the latest",
         )
     return found

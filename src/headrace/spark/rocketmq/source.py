@@ -1,4 +1,4 @@
-"""The data source ``rocketmq`` as Spark knows it."""
+"""The data source ``rocketmq``, in the classes that Spark calls."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ if TYPE_CHECKING:
     from headrace.spark.rocketmq.positions import Offsets
 
 
-# How much of each queue a batch reads, and how that becomes tasks: plain arithmetic.
+# How much of each queue a batch reads, and which tasks read it: plain arithmetic.
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Messages of one queue with offsets from ``begin`` up to ``end``, ``end`` left out."""
+    """Messages of one queue with offsets from ``begin`` up to, but not including, ``end``."""
 
     queue: MessageQueue
     begin: int
@@ -82,9 +82,9 @@ class ReadRange:
 
 
 def share_out(backlogs: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue, int]:
-    """Divide a limit among queues in proportion to what waits in them.
+    """Divide a limit among queues in proportion to the messages that wait in them.
 
-    All queues come to their ends together, so their times advance together.
+    All queues reach their ends together, so their times advance together.
     A queue in which anything waits gets at least one message, if the limit is large enough.
 
     Examples
@@ -114,7 +114,7 @@ def share_out(backlogs: Mapping[MessageQueue, int], limit: int) -> dict[MessageQ
 
 
 def split_ranges(ranges: Sequence[ReadRange], least: int | None) -> list[ReadRange]:
-    """Cut large ranges so that there are about ``least`` tasks; by default one for each queue.
+    """Cut large ranges so that there are about ``least`` tasks; if None, one for each queue.
 
     Examples
     --------
@@ -134,13 +134,13 @@ def split_ranges(ranges: Sequence[ReadRange], least: int | None) -> list[ReadRan
     return parts
 
 
-# Planning batches: where a query begins, how far the next batch goes, what its tasks read.
+# Planning: where a query begins, where the next batch ends, and what its tasks read.
 
 logger = logging.getLogger(__name__)
 
 
 class BatchPlanner:
-    """Plans a read that has an end.
+    """Plans a batch read, which has an end.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ class BatchPlanner:
         self._options = options
 
     def ranges(self) -> list[ReadRange]:
-        """Say what the tasks read.
+        """Return the ranges that the tasks read.
 
         Raises
         ------
@@ -161,13 +161,13 @@ class BatchPlanner:
         SettingsError
             A position does not fit the queues.
         OffsetExpiredError
-            A queue does not hold an offset that was asked for.
+            A queue does not hold an offset that the options name.
         """
         options = self._options
         queues = QueueFinder(options).all_queues()
         consumer = PullConsumer(connect(options.cluster))
         resolver = Resolver(consumer, options.strategy, fail_on_data_loss=options.fail_on_data_loss)
-        # The ends first: what arrives in between cannot make a queue end before it begins.
+        # The ends come first, so that no queue ends before it begins if messages arrive meanwhile.
         ends = resolver.ends(options.ending, queues)
         begins = resolver.starts(options.starting, queues)
         found = [ReadRange(queue, begins[queue], ends[queue]) for queue in queues]
@@ -192,7 +192,7 @@ class StreamPlanner:
         self._target: Offsets | None = None
 
     def initial(self) -> Offsets:
-        """Say where a query begins that has no checkpoint; errors as a batch read's."""
+        """Return where a query without a checkpoint begins; raise as a batch read does."""
         options = self._options
         resolver = Resolver(
             self._consumer, options.strategy, fail_on_data_loss=options.fail_on_data_loss
@@ -200,20 +200,20 @@ class StreamPlanner:
         return resolver.starts(options.starting, self._finder.all_queues())
 
     def freeze(self) -> None:
-        """Take what is there now as all that the query shall read."""
+        """Set the present ends of all queues as the end of the query."""
         self._target = self._consumer.end_offsets(self._finder.present_queues())
 
     def latest(self, start: Offsets, limit: int | None) -> Offsets:
-        """Say where a batch ends that begins at ``start`` and reads at most ``limit`` messages.
+        """Return the end of a batch that begins at ``start`` and reads at most ``limit`` messages.
 
         Raises
         ------
         OffsetExpiredError
-            A queue ends before ``start``: its topic was made anew.
+            A queue ends before ``start``, because its topic was made anew.
         TopicNotFoundError
-            A topic is gone.
+            A topic is gone, and data loss is an error.
         """
-        # Spark asks for the end of a batch when everything before its start is done.
+        # Spark asks for the end of a batch only when everything before its start is done.
         self.commit(start)
         self._ends = self._consumer.end_offsets(self._finder.present_queues())
         ends = self._ends if self._target is None else self._below_target()
@@ -228,9 +228,10 @@ class StreamPlanner:
         return {q: min(end, self._target[q]) for q, end in present if q in self._target}
 
     def _begins(self, start: Mapping[MessageQueue, int], ends: Offsets) -> Offsets:
-        """Where the batch begins in each queue: new queues, and topics made anew, at their first.
+        """Return where the batch begins in each queue.
 
-        A queue that was given its target before it was made anew has nothing more to give.
+        New queues, and those of topics that were made anew, begin at their first message.  A queue
+        that was made anew after :meth:`freeze` has nothing more to read.
         """
         first = [queue for queue in ends if queue not in start]
         for queue in ends:
@@ -251,18 +252,18 @@ class StreamPlanner:
         logger.warning("%s; going on at its first message", what)
 
     def reported(self) -> Offsets | None:
-        """Say where the queues ended when that was last asked."""
+        """Return where the queues ended when the brokers were last asked; None if never."""
         return self._ends or None
 
     def ranges(self, start: Offsets, end: Offsets) -> list[ReadRange]:
-        """Say what the tasks of a batch read."""
+        """Return the ranges that the tasks of a batch read."""
         anew = [queue for queue in end if queue not in start or end[queue] < start[queue]]
         begins = {**start, **self._consumer.begin_offsets(anew)}
         found = [ReadRange(queue, begins[queue], end[queue]) for queue in sorted(end)]
         return split_ranges([one for one in found if len(one) > 0], self._options.min_partitions)
 
     def commit(self, offsets: Offsets) -> None:
-        """Let the group's offsets follow, if there is a group."""
+        """Commit the offsets for the consumer group, if there is one."""
         if self._options.group is None:
             return
         moved = {q: at for q, at in offsets.items() if self._committed.get(q) != at}
@@ -275,7 +276,7 @@ class StreamPlanner:
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, part: ReadRange) -> None:
         super().__init__(part)
@@ -283,7 +284,7 @@ class RangePartition(InputPartition):
 
 
 def _read(options: ReadOptions, schema: pa.Schema, partition: InputPartition) -> Iterator[Any]:
-    # Spark makes an empty partition of its own for a read that has none.
+    # For a read without partitions, Spark makes an empty one of its own.
     if isinstance(partition, RangePartition):
         reader = RangeReader(options.cluster, schema, options.fail_on_data_loss, options.committed)
         yield from clear_errors_of(reader.read(partition.part))
@@ -303,11 +304,11 @@ class RangeReader:
     """
 
     cluster: ClusterOptions
-    #: The columns to give.
+    #: The columns to return.
     schema: pa.Schema
-    #: Whether a message that is gone is an error, or passed over.
+    #: Whether a message that is gone is an error, or is passed over.
     fail_on_data_loss: bool = True
-    #: Whether only what is committed of what jobs write is given.
+    #: Whether to read only committed messages of jobs.
     committed: bool = False
 
     def read(self, part: ReadRange) -> Iterator[pa.RecordBatch]:
@@ -316,7 +317,7 @@ class RangeReader:
         Raises
         ------
         OffsetExpiredError
-            The queue no longer holds a message of the range, and that is an error.
+            The queue no longer holds a message of the range, and data loss is an error.
         """
         consumer = PullConsumer(connect(self.cluster), committed=self.committed)
         left = part
@@ -358,7 +359,7 @@ class RocketMQReader(DataSourceReader):
     options
         What to read.
     schema
-        The columns to give.
+        The columns to return.
     """
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
@@ -378,14 +379,14 @@ class RocketMQReader(DataSourceReader):
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics batch by batch.
 
-    Its offsets look like the option ``startingOffsets``: by topic and queue.
+    Its offsets have the form of the option ``startingOffsets``: by topic and queue.
 
     Parameters
     ----------
     options
         What to read.
     schema
-        The columns to give.
+        The columns to return.
     """
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
@@ -394,7 +395,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks get a copy: they read, and never plan.
+        # Tasks get a copy, and they read but never plan.
         return {**self.__dict__, "_planner": None}
 
     @property
@@ -405,27 +406,27 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @clear_errors
     def initialOffset(self) -> dict[str, Any]:
-        """Say where a new query begins."""
+        """Return where a new query begins."""
         return dict(offsets_to_json(self._plans.initial()))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Pass on ``maxOffsetsPerTrigger``."""
+        """Return the limit of ``maxOffsetsPerTrigger``."""
         limit = self._options.max_offsets
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     @clear_errors
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take what is there now as the end of the query."""
+        """Set the present ends of all queues as the end of the query."""
         self._plans.freeze()
 
     @clear_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Say where the next batch ends."""
+        """Return where the next batch ends."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return dict(offsets_to_json(self._plans.latest(offsets_from_json(start), most)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Say where the queues end, so that the query's progress shows its lag."""
+        """Return where the queues end, so that the query's progress shows its lag."""
         ends = self._plans.reported()
         return None if ends is None else dict(offsets_to_json(ends))
 
@@ -441,11 +442,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @clear_errors
     def commit(self, end: dict[str, Any]) -> None:
-        """Let the group's offsets follow."""
+        """Commit the offsets for the consumer group, if there is one."""
         self._plans.commit(offsets_from_json(end))
 
 
-# The columns of the data source: those that a read gives and those that a write takes.
+# The columns of reads and writes.
 
 _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", StringType())])
@@ -467,7 +468,7 @@ READ_COLUMNS: Mapping[str, DataType] = {
     "tags": StringType(),
     "headers": _HEADERS,
 }
-"""Columns that a read gives, in order; ``headers`` on request."""
+"""The columns of a read, in order; ``headers`` only with ``includeHeaders``."""
 
 WRITE_COLUMNS: Mapping[str, tuple[DataType, ...]] = {
     "value": _BYTES,
@@ -481,7 +482,7 @@ WRITE_COLUMNS: Mapping[str, tuple[DataType, ...]] = {
     "headers": (_HEADERS,),
     "offset": _NUMBER,
 }
-"""Columns that a write takes, each with the types that it may have."""
+"""The columns of a write, each with the types that it may have."""
 
 
 def read_schema(*, headers: bool) -> StructType:
@@ -497,7 +498,7 @@ def read_schema(*, headers: bool) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Check the columns that are to be read, and give their Arrow types.
+    """Check the columns of a read and return them as an Arrow schema.
 
     Raises
     ------
@@ -512,7 +513,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def check_written(schema: StructType, *, topic_given: bool) -> None:
-    """Check the columns that are to be written.
+    """Check the columns of a write.
 
     Raises
     ------
@@ -548,7 +549,7 @@ def _check_type(field: StructField, allowed: tuple[DataType, ...]) -> None:
 
 
 def _same_type(one: DataType, other: DataType) -> bool:
-    # Whether nulls are possible plays no part: a struct of literals says they are not.
+    # Nullability does not matter: Spark types a struct of literals as never null.
     return one.simpleString() == other.simpleString()
 
 
@@ -563,7 +564,7 @@ def _listed(names: list[str]) -> str:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``rocketmq`` known to a session, for reads and writes, batch and stream.
+    """Add the format ``rocketmq`` to a session, for batch and streaming reads and writes.
 
     Headrace must be installed where Spark's executors run.
 
@@ -589,11 +590,11 @@ def register(spark: SparkSession) -> None:
 
 
 class RocketMQSource(DataSource):
-    """Topics as data frames; Spark makes it for ``format("rocketmq")``."""
+    """RocketMQ topics as data frames, which Spark creates for ``format("rocketmq")``."""
 
     @classmethod
     def name(cls) -> str:
-        """Name the format."""
+        """Return the name of the format."""
         return "rocketmq"
 
     @property
@@ -608,17 +609,17 @@ class RocketMQSource(DataSource):
 
     @clear_errors
     def reader(self, schema: StructType) -> RocketMQReader:
-        """Make the reader of a batch read."""
+        """Return the reader of a batch read."""
         return RocketMQReader(read_options(self._given, "batch"), arrow_schema(schema))
 
     @clear_errors
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:
-        """Make the reader of a query."""
+        """Return the reader of a query."""
         return RocketMQStreamReader(read_options(self._given, "stream"), arrow_schema(schema))
 
     @clear_errors
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:  # noqa: FBT001
-        """Make the writer of a batch write."""
+        """Return the writer of a batch write."""
         if overwrite:
             raise ConfigurationError(
                 "the rocketmq sink cannot overwrite a topic: messages stay until they expire",
@@ -632,13 +633,13 @@ class RocketMQSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001
     ) -> RocketMQStreamWriter:
-        """Make the writer of a query; the output mode ``complete`` appends every time."""
+        """Return the writer of a query; the output mode ``complete`` appends every result again."""
         return RocketMQStreamWriter(self._write_options(schema))
 
     def _write_options(self, schema: StructType) -> WriteOptions:
         options = write_options(self._given)
         check_written(schema, topic_given=options.topic is not None)
         if options.topic is not None:
-            # Here the user sees the error at once, and not after some failed tasks.
+            # A missing topic shows here at once, and not only after some failed tasks.
             connect(options.cluster).queues(options.topic, for_="write")
         return options

@@ -1,4 +1,4 @@
-"""The writers that Spark drives: rows go out as messages, at least once."""
+"""The writers that Spark calls: they send rows as messages, at least once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 # Headers: the properties of messages that are the user's own, as Arrow columns.
 
-#: Properties that RocketMQ or Headrace sets and reads; columns of their own show some of them.
+#: Properties that RocketMQ or Headrace sets and reads; some have columns of their own.
 RESERVED = names.NAMES | {EXACT_KEY, BATCH, TAG}
 
 _AFTER_NAME, _AFTER_VALUE = 1, 2
@@ -53,7 +53,7 @@ _Int64s = npt.NDArray[np.int64]
 
 
 def text_column(values: pa.BinaryArray) -> pa.StringArray:
-    r"""Read bytes as UTF-8; what is none becomes U+FFFD, as in Java.
+    r"""Decode bytes as UTF-8; invalid bytes become U+FFFD, as in Java.
 
     Examples
     --------
@@ -70,12 +70,12 @@ def text_column(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def headers_column(properties: pa.BinaryArray, kind: pa.ListType) -> pa.ListArray:
-    r"""Read the user's own properties of every message; null where there are none.
+    r"""Return the user's own properties of every message; null if there are none.
 
     Parameters
     ----------
     properties
-        Raw properties strings.
+        The properties strings of the messages, as they are on the wire.
     kind
         The column's type: a list of structs of ``key`` and ``value``.
 
@@ -105,7 +105,7 @@ def headers_column(properties: pa.BinaryArray, kind: pa.ListType) -> pa.ListArra
 
 
 def _pairs(properties: pa.BinaryArray) -> tuple[_Int64s, pa.DictionaryArray, pa.BinaryArray]:
-    """All pairs in order: the row of each, its name, its value; incomplete ones left out."""
+    """Return the row, name and value of every complete pair, in order."""
     _, offset_buffer, data = properties.buffers()
     if not len(properties) or data is None:
         nothing = pa.array([], pa.binary())
@@ -115,7 +115,7 @@ def _pairs(properties: pa.BinaryArray) -> tuple[_Int64s, pa.DictionaryArray, pa.
     base, end = int(bounds[0]), int(bounds[-1])
     text = np.frombuffer(data, np.uint8)[base:end]
     bounds -= base
-    # A pair begins where a message does, and behind the end of another pair.
+    # A pair begins where a message does, and after the end of another pair.
     is_cut = np.zeros(len(text) + 1, np.bool_)
     is_cut[1:] = text == _AFTER_VALUE
     is_cut[bounds] = True
@@ -148,12 +148,13 @@ def _last_of_equals(rows: _Int64s, found: pa.DictionaryArray, keep: _Int64s) -> 
 
 
 def header_properties(headers: pa.ListArray) -> pa.BinaryArray:
-    """Write headers as raw properties strings, empty where there are none.
+    """Return headers as properties strings, empty for rows without headers.
 
     Raises
     ------
     MessageRejectedError
-        A header has a name of RocketMQ's own, lacks a name or a value, or holds a separator.
+        RocketMQ or Headrace sets a header's name itself, the header lacks a name or a value, or it
+        holds a separator.
     """
     flat = headers.flatten()
     keys, values = flat.field(0), flat.field(1)
@@ -171,14 +172,14 @@ def _check_names(keys: pa.StringArray) -> None:
     for name in keys.unique().to_pylist():
         if name in RESERVED:
             raise MessageRejectedError(
-                f"a header is called '{name}', which is a property of RocketMQ's own",
+                f"a header is called '{name}', which RocketMQ or Headrace sets itself",
                 hint="give keys and tags in the columns 'key' and 'tags', or rename the header",
             )
 
 
 def _check_values(keys: pa.StringArray, values: pa.StringArray) -> None:
     for column, what in ((keys, "name"), (values, "value")):
-        # An empty text has no character that may stand in a property; null is as bad.
+        # A property needs at least one character, so empty text is as bad as null.
         good = pc.match_substring_regex(column, "^[^\x01\x02]+$")
         bad = np.flatnonzero(~good.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
         if len(bad):
@@ -190,7 +191,7 @@ def _check_values(keys: pa.StringArray, values: pa.StringArray) -> None:
             )
 
 
-# Rows as messages: which queue each goes to, and what it carries, column by column.
+# Rows as messages: the queue and the contents of each, column by column.
 
 _Key = str | bytes | None
 
@@ -301,9 +302,9 @@ class RowRouter:
             yield topic, order[edges[number] : edges[number + 1]]
 
     def _numbers(self, rows: pa.Table, keys: _Keys, queues: list[MessageQueue]) -> _Int64s:
-        """The place of each row's queue among the topic's queues."""
+        """Return the place of each row's queue among the topic's queues."""
         count = len(rows)
-        # In runs, so that a queue gets its rows in few requests.
+        # Rows without a key go in runs, so that a queue gets its rows in few requests.
         numbers = (self._spread + np.arange(count) * len(queues) // max(count, 1)) % len(queues)
         self._spread += 1
         numbers[keys.rows] = partitions_of(keys.encoded, len(queues))
@@ -372,7 +373,7 @@ def _keys(rows: pa.Table) -> _Keys:
 
 
 def _key_values(column: pa.BinaryArray) -> list[_Key]:
-    """Text where the bytes are UTF-8, as every client writes keys; other bytes as they are."""
+    """Return keys as text if they are UTF-8, as every client writes them; others as bytes."""
     try:
         texts: list[_Key] = column.cast(pa.string()).to_pylist()
     except pa.ArrowInvalid:
@@ -416,16 +417,17 @@ def _born(rows: pa.Table) -> pa.Int64Array | None:
     return None
 
 
-# Failures as Spark shows them: the message, without the path through our own code.
+# Failures as Spark shows them: the message, without a traceback of our own code.
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def clear_errors(call: Callable[P, R]) -> Callable[P, R]:
-    """Drop the traceback of our own errors: what to do stands in their message.
+    """Wrap a function so that our own errors come without their traceback.
 
-    Spark prints the whole traceback in front of it, which hides the two lines that matter.
+    Spark would print the traceback before the message and the hint, and so hide the two lines that
+    matter.
     """
 
     @functools.wraps(call)
@@ -439,19 +441,19 @@ def clear_errors(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def clear_errors_of(items: Iterator[R]) -> Generator[R, None, None]:
-    """Do the same for an iterator."""
+    """Yield the items of an iterator, and drop the traceback of our own errors."""
     try:
         yield from items
     except HeadraceError as error:
         raise error.with_traceback(None) from None
 
 
-# Messages as rows: pulled blocks become Arrow record batches, column by column.
+# Messages as rows: blocks become Arrow record batches, column by column.
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Messages of one queue that are to become rows: the first ``count`` of a pulled block."""
+    """The first ``count`` messages of a block, which are to become rows."""
 
     queue: MessageQueue
     columns: MessageColumns
@@ -470,13 +472,13 @@ def _key(block: _Block, kind: pa.DataType) -> pa.Array:
     exact = columns.property(EXACT_KEY)[: len(block)]
     if exact.null_count == len(exact):
         return keys
-    # Rare: keys that are not text, or too long for KEYS.
+    # Keys that are not text, or are too long for KEYS, are rare.
     pairs = zip(keys.to_pylist(), exact.to_pylist(), strict=True)
     return pa.array([key if data is None else _exact_key(key, data) for key, data in pairs], kind)
 
 
 def _exact_key(key: bytes | None, data: bytes) -> bytes | None:
-    """Read a key of bytes or text as it was; others stay in the hex that KEYS shows."""
+    """Return a key of bytes or text as it was written; others stay hex, as in KEYS."""
     try:
         found = decode(bytes.fromhex(data.decode("ascii")))
     except (ValueError, DeserializationError):
@@ -517,26 +519,26 @@ _MAKERS: Mapping[str, _Maker] = {
 def record_batch(
     queue: MessageQueue, columns: MessageColumns, end: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Make rows of the messages with offsets below ``end``, with the columns of a schema."""
+    """Return the messages with offsets below ``end`` as rows with the columns of a schema."""
     block = _Block(queue, columns, int(np.searchsorted(columns.queue_offset, end)))
     arrays = [_MAKERS[field.name](block, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-#: Rows are collected up to so many bytes, so that requests are full and go to queues side by side.
+#: Rows are collected up to this many bytes, so that requests are full and run side by side.
 _ENOUGH = 8 * 1024 * 1024
 _SENDERS = 8
 
 
 @dataclass(frozen=True)
 class TaskSent(WriterCommitMessage):
-    """What a task has sent."""
+    """What a task reports to Spark: how much it has sent."""
 
     messages: int
 
 
 def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> TaskSent:
-    """Send rows as messages, and return when brokers have confirmed all of them.
+    """Send rows as messages; return when the brokers have confirmed all of them.
 
     Raises
     ------
@@ -592,7 +594,7 @@ def _send(producer: Producer, part: Outgoing) -> None:
 
 
 def _runs(born: pa.Int64Array) -> Iterator[tuple[int, int, int | None]]:
-    """Rows of one time in a row: a batch on the wire has one time for all its messages."""
+    """Yield runs of rows with the same time, since a batch on the wire has only one time."""
     times = np.asarray(born.fill_null(-1).to_numpy(zero_copy_only=False))
     edges = [0, *(np.flatnonzero(times[1:] != times[:-1]) + 1).tolist(), len(times)]
     for begin, end in itertools.pairwise(edges):
@@ -613,7 +615,7 @@ class RocketMQWriter(DataSourceArrowWriter):
 
     @clear_errors
     def write(self, iterator: Iterator[Any]) -> TaskSent:
-        """Send the rows of one task."""
+        """Send the rows of one task of the write."""
         written = write_rows(self._options, iterator)
         end_of_task()
         return written
@@ -639,7 +641,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         return written
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: brokers have confirmed what was sent."""
+        """Do nothing, because the brokers have already confirmed all messages."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: what was sent cannot be taken back."""
+        """Do nothing, because sent messages cannot be taken back."""
