@@ -40,7 +40,7 @@ _MODULES = (
     "headrace.cli.app",
     "headrace.connect.data.engine",
     "headrace.connect.hosts.host",
-    "headrace.connect.hosts.nursery",
+    "headrace.connect.hosts.fork_server",
     "headrace.connect.rest",
     "headrace.connect.worker",
     "headrace.spark.job",

@@ -44,7 +44,7 @@ FORKED = frozenset(
         "headrace run",
         "headrace.broker",
         "headrace.connect.data.engine",
-        "headrace.connect.hosts.nursery",
+        "headrace.connect.hosts.fork_server",
         "tests.connect.coordination.host_program",
         "tests.connect.coordination.worker_program",
         "tests.faults.journal_program",

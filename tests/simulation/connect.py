@@ -367,14 +367,14 @@ class ConnectSimulation:
             self.cluster.files.trouble = chance.choice((5, 20))
         if chance.random() < 0.3:
             # Tasks begin in any order, one long after the others.
-            self.machinery.on_birth = self._stop_newborn
+            self.machinery.on_fork = self._stop_new_host
         world.at(_CALM, self._calm)
 
     def _calm(self) -> None:
         self._network.trouble = self._network.held_up = 0
         self.cluster.files.trouble = 0
 
-    def _stop_newborn(self, host: Process) -> None:
+    def _stop_new_host(self, host: Process) -> None:
         if self.world.now < _CALM and self._chance.random() < 0.3:
             self.strikes += 1
             host.sleep(self._chance.uniform(1.0, 8.0))

@@ -31,7 +31,7 @@ import headrace.connect.running
 import headrace.spark.driver
 import headrace.spark.ticks
 from headrace.connect.data.engine import serve
-from headrace.connect.hosts.fork_server import Keeper
+from headrace.connect.hosts.fork_client import Keeper
 from headrace.connect.plugins.catalog import Catalog, Plugin
 from headrace.connect.worker import Startup, WorkerSettings
 from headrace.errors import StoreLockedError
@@ -79,7 +79,7 @@ class Machinery:
         #: What runs now, by kind: hosts with the folder of their worker.
         self.hosts: dict[Process, str] = {}
         #: Called with each host that is made.
-        self.on_birth: Callable[[Process], None] = lambda _: None
+        self.on_fork: Callable[[Process], None] = lambda _: None
         self.engines: list[Process] = []
         self._numbers = itertools.count(1)
         self._exits: dict[Process, int] = {}
@@ -118,7 +118,7 @@ class Machinery:
 
     # Hosts
 
-    def birth(self, nursing: _Nursing, sockets: list[SimulatedSocket], *, leased: bool) -> Keeper:
+    def fork(self, client: _ForkClient, sockets: list[SimulatedSocket], *, leased: bool) -> Keeper:
         """Make a host and its keeper."""
         world, worker = self.world, self.me
         keeper, channel = sockets
@@ -155,13 +155,13 @@ class Machinery:
         process.on_death.append(ended)
         kept.end.on_news = heard
         if leased:
-            nursing.leases.append(over)
-        self.hosts[process] = nursing.folder
-        self.on_birth(process)
+            client.leases.append(over)
+        self.hosts[process] = client.folder
+        self.on_fork(process)
         given = channel.given_to(process)
         self.program(process, lambda: headrace.connect.hosts.host.run(given))  # type: ignore[arg-type]
-        farewell = asyncio.get_running_loop().create_future()
-        return Keeper(process.pid, handle, farewell)
+        all_gone = asyncio.get_running_loop().create_future()
+        return Keeper(process.pid, handle, all_gone)
 
     def end_marked(self, mark: str) -> tuple[int, list[int]]:
         """End all hosts of a worker's folder."""
@@ -255,7 +255,7 @@ class Machinery:
             (headrace.connect.data.engine, "get_session", get_session),
             (headrace.connect.data.jobs, "get_session", get_session),
             (headrace.connect.data.process, "Family", _Family),
-            (launcher, "Nursing", partial(_Nursing, self)),
+            (launcher, "ForkClient", partial(_ForkClient, self)),
             (launcher, "_locked", self.locked),
             (launcher, "end_marked", self.end_marked),
             (headrace.connect.hosts.channel, "listen", self.pipes.listen),
@@ -299,8 +299,8 @@ class Machinery:
         return call
 
 
-class _Nursing:
-    """Stands in for the nursery: makes hosts, and ends them with their worker's lease."""
+class _ForkClient:
+    """Stands in for the fork server: makes hosts, and ends them with their worker's lease."""
 
     def __init__(
         self, machinery: Machinery, _log: Path, marks: Mapping[str, str], *, warm: bool = False
@@ -330,12 +330,12 @@ class _Nursing:
             for over in self.leases:
                 over()
 
-    async def birth(
+    async def fork(
         self, token: str, memory: int | None, descriptors: list[int], *, leased: bool
     ) -> Keeper:
         del token, memory
         sockets = [self._machinery.pipes.open[number] for number in descriptors[:2]]
-        keeper = self._machinery.birth(self, sockets, leased=leased)
+        keeper = self._machinery.fork(self, sockets, leased=leased)
         await asyncio.sleep(self._world.chance.uniform(0.005, 0.05))
         return keeper
 

@@ -1,4 +1,4 @@
-"""Workers, nurseries and keepers that are killed: nothing of a host is left, and no host suffers."""
+"""Workers, fork servers and keepers that are killed: nothing of a host is left, no host suffers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def killed(worker: subprocess.Popen[str]) -> float:
 @pytest.mark.parametrize("how", ["fork: daemon", "fork: clean"])
 def test_worker_killed_leaves_no_process_after_two_seconds(tmp_path: Path, how: str) -> None:
     worker, below = started_worker(tmp_path, how)
-    # Nursery, two keepers, two hosts, a daemon.
+    # Fork server, two keepers, two hosts, a daemon.
     assert len(below) == 6
     handles = [os.pidfd_open(pid) for pid in below]
     at = killed(worker)
@@ -164,16 +164,16 @@ async def test_keeper_that_does_not_act_is_gone_without(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_nursery_killed_harms_no_host_and_is_replaced(tmp_path: Path) -> None:
+async def test_fork_server_killed_harms_no_host_and_is_replaced(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         host, heard = await launched(launcher)
         await heard.first(Started)
-        nursery = nursery_of(host.keeper)
-        os.kill(nursery, signal.SIGKILL)
-        await await_that(lambda: is_gone(nursery))
+        server = fork_server_of(host.keeper)
+        os.kill(server, signal.SIGKILL)
+        await await_that(lambda: is_gone(server))
         other, heard_other = await launched(launcher, name="other")
         await heard_other.first(Started)
-        assert nursery_of(other.keeper) != nursery
+        assert fork_server_of(other.keeper) != server
         assert host.alive()
         host.kill()
         await heard.end()
@@ -181,21 +181,21 @@ async def test_nursery_killed_harms_no_host_and_is_replaced(tmp_path: Path) -> N
 
 
 @on_loop
-async def test_host_without_keeper_and_nursery_is_found_by_its_mark(tmp_path: Path) -> None:
+async def test_host_without_keeper_and_fork_server_is_found_by_its_mark(tmp_path: Path) -> None:
     async with launcher_in(tmp_path) as launcher:
         host, heard = await launched(launcher, chaos_start="fork: daemon")
         await heard.first(Started)
         below = descendants(host.keeper)
-        nursery = nursery_of(host.keeper)
-        for pid in (nursery, host.keeper):
+        server = fork_server_of(host.keeper)
+        for pid in (server, host.keeper):
             os.kill(pid, signal.SIGSTOP)
-        for pid in (nursery, host.keeper):
+        for pid in (server, host.keeper):
             os.kill(pid, signal.SIGKILL)
         await heard.end()
         assert all(is_gone(pid) for pid in below)
 
 
-def nursery_of(keeper: int) -> int:
+def fork_server_of(keeper: int) -> int:
     return int(stat(keeper)[1])
 
 
@@ -205,11 +205,11 @@ def threads_of(pid: int) -> list[Path]:
 
 @pytest.mark.parametrize("warm", [False, True])
 @on_loop
-async def test_nursery_and_keepers_have_one_thread_each(tmp_path: Path, warm: bool) -> None:
+async def test_fork_server_and_keepers_have_one_thread_each(tmp_path: Path, warm: bool) -> None:
     async with launcher_in(tmp_path, warm=warm) as launcher:
         host, heard = await launched(launcher)
         await heard.first(Started)
-        for pid in (host.keeper, nursery_of(host.keeper)):
+        for pid in (host.keeper, fork_server_of(host.keeper)):
             assert len(threads_of(pid)) == 1
 
 

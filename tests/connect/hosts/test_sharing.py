@@ -298,7 +298,7 @@ def test_a_unit_that_cannot_be_made_out_fails_alone() -> None:
     before = set(threading.enumerate())
     with worker, worker.makefile("rb") as lines:
         hosting._take_in(theirs, Masking())
-        assert orjson.loads(lines.readline())["say"] == "born"
+        assert orjson.loads(lines.readline())["say"] == "forked"
         worker.sendall(b'{"kind": 7}\n')
         failed, left = map(orjson.loads, lines)
     assert failed["say"] == "Failed"

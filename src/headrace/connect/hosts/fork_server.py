@@ -1,215 +1,169 @@
-"""The worker's side of a nursery: start it, and ask it for hosts."""
+"""The fork server: a process that has everything imported which hosts need, and forks them.
+
+A host is there in the time of two forks, and all hosts share the memory of what was imported.
+The fork server runs no plugin code and no threads, so that a fork never copies a lock that somebody
+holds.  It is started by :class:`~headrace.connect.hosts.fork_client.ForkClient`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import itertools
+import gc
 import json
-import logging
-import math
 import os
+import select
+import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+import time
+from collections.abc import Callable
 
-from headrace.connect.hosts.keeper import HOST_MARK, Order, SharedLease, open_log
-from headrace.errors import ConnectionFailedError
+from headrace.connect.hosts.keeper import Order, SharedLease, keep
+from headrace.connect.hosts.processes import (
+    adopt_orphans,
+    children,
+    end_descendants,
+    fill_holes,
+    has_ended,
+    reap,
+)
 
-logger = logging.getLogger(__name__)
-
-#: Seconds that a nursery has to end when the worker lets go of it.
-_PATIENCE = 10.0
-#: Births at a time.
-_SIDE_BY_SIDE = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Keeper:
-    """A keeper that was born."""
-
-    pid: int
-    #: Descriptor of its process: readable when it has ended.
-    handle: int
-    #: What the nursery says after it: whether all that it left is gone as well.
-    farewell: asyncio.Future[bool]
+#: Keepers end their hosts by themselves when the worker is gone; then the fork server helps, s.
+_KEEPERS_PATIENCE = 6.0
+_ADOPTED_PATIENCE = 3.0
 
 
-class Nursing:
-    """A nursery that runs while it is needed, and is replaced when it dies.
+class ForkServer:
+    """Forks keepers, which fork hosts.
 
     Parameters
     ----------
-    log
-        File of the nursery's output.
-    marks
-        Variables by which whoever cleans up recognizes everything that descends from it.
-    warm
-        Whether it imports all plugins that come with Headrace before it forks.
+    control
+        Takes an order and three descriptors per message; gives the keeper's number and a
+        descriptor of its process, and tells when a keeper has ended.
+    lease
+        Until when hosts may live.
+    run
+        What a host does with its socket.
     """
 
-    def __init__(self, log: Path, marks: Mapping[str, str], *, warm: bool = False) -> None:
-        self._log = log
-        self._marks = marks
-        self._warm = ["warm"] if warm else []
-        self._lease: SharedLease | None = None
-        self._until = math.inf
-        self._numbers = itertools.count(1)
-        # More orders than these might not fit into the socket.
-        self._side_by_side = asyncio.Semaphore(_SIDE_BY_SIDE)
-        self._process: subprocess.Popen[bytes] | None = None
-        #: Those that nobody has taken leave of yet.
-        self._ended: list[subprocess.Popen[bytes]] = []
-        self._socket: socket.socket | None = None
-        self._births: dict[int, asyncio.Future[tuple[int, int]]] = {}
-        self._farewells: dict[int, asyncio.Future[bool]] = {}
+    def __init__(
+        self,
+        control: socket.socket,
+        lease: SharedLease,
+        run: Callable[[socket.socket], object],
+    ) -> None:
+        self._control = control
+        self._lease = lease
+        self._run = run
+        #: Descriptor of each keeper, with its number and its order's.
+        self._keepers: dict[int, tuple[int, int]] = {}
 
-    def begin(self) -> None:
-        """Start the nursery now: whoever needs the first host does not wait for it."""
-        self._running()
+    def serve(self) -> None:
+        """Answer orders until the worker is gone; then see that all keepers end."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        while True:
+            for number, _ in poll.poll():
+                if number != self._control.fileno():
+                    poll.unregister(number)
+                    self._keeper_ended(number)
+                elif handle := self._next_order():
+                    poll.register(handle, select.POLLIN)
+                else:
+                    self._end()
+                    return
 
-    def live_until(self, time: float) -> None:
-        """End all leased hosts at that time, unless a later one is told before."""
-        self._until = time
-        if self._lease is not None:
-            self._lease.extend(time)
-
-    async def birth(
-        self, token: str, memory: int | None, descriptors: list[int], *, leased: bool
-    ) -> Keeper:
-        """Have a host and its keeper made, with these sockets and this log.
-
-        Raises
-        ------
-        ConnectionFailedError
-            The nursery died over it.
-        """
-        order = Order(next(self._numbers), token, memory, leased)
-        async with self._side_by_side:
-            return await self._made(order, descriptors)
-
-    async def _made(self, order: Order, descriptors: list[int]) -> Keeper:
-        message = json.dumps(asdict(order)).encode()
+    def _next_order(self) -> int | None:
+        """Carry an order out; give the keeper's descriptor, or None when there is nobody left."""
         try:
-            self._send(message, descriptors)
-        except OSError:
-            # It died unseen, and has made nothing of the order: another one may have it.
-            self._lost()
-            self._send(message, descriptors)
-        loop = asyncio.get_running_loop()
-        born = self._births[order.number] = loop.create_future()
-        farewell = self._farewells[order.number] = loop.create_future()
-        pid, handle = await born
-        return Keeper(pid, handle, farewell)
-
-    def _send(self, message: bytes, descriptors: list[int]) -> None:
-        socket.send_fds(self._running(), [message], descriptors)
-
-    def _running(self) -> socket.socket:
-        if self._socket is None:
-            self._socket = self._start()
-            self._socket.settimeout(0)
-            asyncio.get_running_loop().add_reader(self._socket, self._hear)
-        return self._socket
-
-    def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if self._lease is None:
-            self._lease = SharedLease.make()
-            self._lease.extend(self._until)
-        passed = [theirs.fileno(), self._lease.descriptor]
-        with theirs, open_log(self._log) as log:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "headrace.connect.hosts.nursery"),
-                    *(*map(str, passed), *self._warm),
-                ],
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=passed,
-                start_new_session=True,
-            )
-        return ours
-
-    def _environment(self) -> dict[str, str]:
-        environment = {
-            **os.environ,
-            # A fork copies no thread, so the nursery has none: those of Arrow and of NumPy's
-            # algebra would begin when they are imported.
-            "OPENBLAS_NUM_THREADS": "1",
-            "JE_ARROW_MALLOC_CONF": "background_thread:false",
-            # The others reserve a GiB at once, which a limit of memory would have to allow.
-            "ARROW_DEFAULT_MEMORY_POOL": "system",
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            **self._marks,
-        }
-        return {**environment, HOST_MARK: "-" * 32}
-
-    def _hear(self) -> None:
-        """Take a message of the nursery, or notice that there is none any more."""
-        assert self._socket is not None
-        try:
-            text, handles, _, _ = socket.recv_fds(self._socket, 4096, 1)
-        except BlockingIOError:
-            return
-        except OSError:
-            text, handles = b"", []
+            text, numbers, _, _ = socket.recv_fds(self._control, 4096, 3)
+        except ConnectionError:
+            return None
         if not text:
-            self._lost()
-            return
-        message = json.loads(text)
-        number = message["number"]
-        if handles:
-            born = self._births.pop(number)
-            if born.cancelled():
-                # Nobody waits for it any more; the keeper has lost its socket, and ends.
-                os.close(handles[0])
-            else:
-                born.set_result((message["keeper"], handles[0]))
-        elif farewell := self._farewells.pop(number, None):
-            farewell.set_result(message["clean"])
+            return None
+        order = Order(**json.loads(text))
+        pid = os.fork()
+        if pid == 0:
+            self._be_keeper(order, numbers)
+        for number in numbers:
+            os.close(number)
+        handle = os.pidfd_open(pid)
+        self._keepers[handle] = (pid, order.number)
+        forked = json.dumps({"number": order.number, "keeper": pid}).encode()
+        socket.send_fds(self._control, [forked], [handle])
+        return handle
 
-    def _lost(self) -> None:
-        """Forget a nursery that died; its keepers go on by themselves."""
-        if self._socket is None:
-            return
-        logger.error("the nursery of plugin processes died; a new one is started when needed")
-        self._forget()
-        error = ConnectionFailedError("the nursery of plugin processes died")
-        for born in self._births.values():
-            if not born.done():
-                born.set_exception(error)
-        for farewell in self._farewells.values():
-            farewell.set_result(False)
-        self._births.clear()
-        self._farewells.clear()
+    def _be_keeper(self, order: Order, numbers: list[int]) -> None:
+        try:
+            self._control.close()
+            for handle in self._keepers:
+                os.close(handle)
+            worker, host = (socket.socket(fileno=number) for number in numbers[:2])
+            keep(order, self._lease, worker, host, numbers[2], self._run)
+        finally:
+            os._exit(0)
 
-    def _forget(self) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(RuntimeError):
-                asyncio.get_running_loop().remove_reader(self._socket)
-            self._socket.close()
-            self._socket = None
-        if self._process is not None:
-            # Its socket ends a moment before it does: whoever closes waits for it.
-            self._ended.append(self._process)
-            self._process = None
+    def _keeper_ended(self, handle: int) -> None:
+        """Take leave of a keeper, and end what one that was killed has left to the fork server."""
+        pid, number = self._keepers.pop(handle)
+        os.waitpid(pid, 0)
+        os.close(handle)
+        clean = self._end_adopted()
+        message = json.dumps({"number": number, "clean": clean}).encode()
+        with contextlib.suppress(OSError):
+            # A worker that is gone needs no word.
+            self._control.send(message)
 
-    async def close(self) -> None:
-        """Let go of the nursery, and wait until it has ended."""
-        self._forget()
-        while self._ended:
-            process = self._ended.pop()
-            try:
-                await asyncio.to_thread(process.wait, _PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                await asyncio.to_thread(process.wait)
-        if self._lease is not None:
-            self._lease.close()
-            self._lease = None
+    def _end_adopted(self) -> bool:
+        """End all children that are no keepers: they are what a killed keeper left behind."""
+        deadline = time.monotonic() + _ADOPTED_PATIENCE
+        while adopted := set(children(os.getpid())) - {pid for pid, _ in self._keepers.values()}:
+            for pid in adopted:
+                os.kill(pid, signal.SIGKILL)
+                handle = os.pidfd_open(pid)
+                if has_ended(handle, 0.05):
+                    os.waitpid(pid, 0)
+                os.close(handle)
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def _end(self) -> None:
+        poll = select.poll()
+        for handle in self._keepers:
+            poll.register(handle, select.POLLIN)
+        while self._keepers and (ready := poll.poll(_KEEPERS_PATIENCE * 1000)):
+            for handle, _ in ready:
+                poll.unregister(handle)
+                os.waitpid(self._keepers.pop(handle)[0], 0)
+        if reap({}):
+            end_descendants({}, _ADOPTED_PATIENCE)
+
+
+def main() -> None:
+    """Serve the control socket; arguments are its descriptor, the lease's, and maybe ``warm``."""
+    control, lease = socket.socket(fileno=int(sys.argv[1])), SharedLease(int(sys.argv[2]))
+    control.set_inheritable(False)
+    os.set_inheritable(lease.descriptor, False)  # noqa: FBT003 - it takes no names
+    adopt_orphans()
+    import pyarrow as pa
+
+    from headrace.connect.hosts.host import run, set_up_logging
+
+    # Arrow's first array of Python's values imports pandas, where there is one: once for all hosts.
+    pa.array([None])
+    set_up_logging()
+    if "warm" in sys.argv[3:]:
+        from headrace.connect.hosts.host import warm_up
+
+        warm_up()
+    # What is there now is never collected: a collection would write to every page of it.
+    gc.collect()
+    fill_holes()
+    gc.freeze()
+    ForkServer(control, lease, run).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -180,7 +180,7 @@ def _unresolved(text: str, outside: Mapping[str, str]) -> str:
     return text
 
 
-# What a nursery does once, so that none of its hosts has to.
+# What a fork server does once, so that none of its hosts has to.
 #
 # Hosts share the memory of all that was there when they were forked: what is imported, and what is
 # made when something is used for the first time.
@@ -346,7 +346,7 @@ def set_up_logging() -> None:
 def run(connected: socket.socket) -> None:
     """Hear over the socket what is to run, and run it."""
     control = HostControl(connected)
-    control.tell("born", pid=os.getpid())
+    control.tell("forked", pid=os.getpid())
     told = msgspec.convert(control.ask(), Told)
     restrict(told.permits)
     set_up_logging()
@@ -395,7 +395,7 @@ def _take_in(channel: socket.socket, masking: Masking) -> None:
     control = HostControl(channel, alone=False)
 
     def live() -> None:
-        control.tell("born", pid=os.getpid())
+        control.tell("forked", pid=os.getpid())
         # Where nothing is told, its launch was given up.
         with contextlib.suppress(EOFError):
             told = msgspec.convert(control.ask(), Told)

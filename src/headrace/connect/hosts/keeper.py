@@ -196,7 +196,7 @@ _PATIENCE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a nursery is asked for: a host and its keeper."""
+    """What a fork server is asked for: a host and its keeper."""
 
     number: int
     #: 32 characters that no other host has.
@@ -217,7 +217,7 @@ def keep(
 ) -> None:
     """Fork the host, and stay until nothing of it is left.
 
-    Caller: the nursery, in a process made for this.
+    Caller: the fork server, in a process made for this.
 
     Parameters
     ----------
@@ -352,7 +352,7 @@ class _Keeper:
         pids = descendants(os.getpid())
         self._used = sum(map(resident_bytes, pids))
         if self._used > self._memory:
-            # What the host shares with the nursery does not count against it.
+            # What the host shares with the fork server does not count against it.
             self._used = sum(map(proportional_bytes, pids))
         return _SAMPLE if self._used < self._memory / 2 else _SAMPLE_NEAR
 

@@ -20,7 +20,7 @@ from typing import IO, Any, Self
 import msgspec
 
 from headrace.connect.config.providers import Permits
-from headrace.connect.hosts.fork_server import Nursing
+from headrace.connect.hosts.fork_client import ForkClient
 from headrace.connect.hosts.keeper import HOST_MARK, open_log
 from headrace.connect.hosts.process_host import HostedUnit, ProcessHost, SharedHost, answer_of
 from headrace.connect.hosts.processes import end_marked, require_linux
@@ -194,8 +194,8 @@ class ProcessLauncher:
         self._positions = positions
         self._canceller = canceller
         self._lock: IO[bytes] | None = None
-        self._nursing = Nursing(
-            self._folder / "nursery.log",
+        self._forks = ForkClient(
+            self._folder / "fork-server.log",
             {FOLDER_MARK: str(self._folder.resolve())},
             warm=self._settings.warm,
         )
@@ -242,7 +242,7 @@ class ProcessLauncher:
             shutil.rmtree(self._folder / name, ignore_errors=True)
             (self._folder / name).mkdir(mode=0o700)
         if self._settings.warm:
-            self._nursing.begin()
+            self._forks.begin()
         return ended
 
     @property
@@ -350,12 +350,12 @@ class ProcessLauncher:
             memory = None if memory_mb is None else memory_mb * 1_000_000
             try:
                 leased = told.kind != "call"
-                born = await self._nursing.birth(token, memory, descriptors, leased=leased)
+                forked = await self._forks.fork(token, memory, descriptors, leased=leased)
             except BaseException:
                 ours.close()
                 keepers.close()
                 raise
-        host.attach(born, keepers)
+        host.attach(forked, keepers)
         self._hosts.add(host)
         host.gone.add_done_callback(lambda _: self._hosts.discard(host))
         await self._connect(host, ours, told)
@@ -364,14 +364,14 @@ class ProcessLauncher:
         try:
             await asyncio.get_running_loop().create_connection(lambda: unit, sock=channel)
             unit.begin(**_message(told) | {"levels": self._levels.in_order()})
-            await unit.born
+            await unit.forked
         except BaseException:
             # Nobody will ever know of it.
             unit.kill()
             raise
 
     async def _sweep(self, token: str) -> bool:
-        """End what is left of a host whose keeper and whose nursery were killed."""
+        """End what is left of a host whose keeper and whose fork server were killed."""
         _, left = await asyncio.to_thread(end_marked, f"{HOST_MARK}={token}")
         return not left
 
@@ -405,7 +405,7 @@ class ProcessLauncher:
 
     def live_until(self, time: float) -> None:
         """End all hosts at that time, unless a later one is told before."""
-        self._nursing.live_until(time)
+        self._forks.live_until(time)
 
     async def call(self, call: PluginCall) -> PluginAnswer:
         """Answer a question in a process of its own, within a hard time limit; never raise."""
@@ -467,7 +467,7 @@ class ProcessLauncher:
             host.kill()
         if self._hosts:
             await asyncio.wait([host.gone for host in self._hosts])
-        await self._nursing.close()
+        await self._forks.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None

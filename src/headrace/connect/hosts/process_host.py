@@ -23,7 +23,7 @@ from headrace.connect.worker.launching import PluginAnswer
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from headrace.connect.hosts.fork_server import Keeper
+    from headrace.connect.hosts.fork_client import Keeper
 
 
 logger = logging.getLogger(__name__)
@@ -64,8 +64,8 @@ class HostedUnit(asyncio.Protocol):
         self._told_end = False
         #: What it waits for outside, as it said last; empty: nothing.
         self.waits_for = ""
-        #: The process's number, once it is born.
-        self.born: asyncio.Future[int] = self._loop.create_future()
+        #: The process's number, once it is forked.
+        self.forked: asyncio.Future[int] = self._loop.create_future()
         #: What a call came to.
         self.answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._numbers = itertools.count(1)
@@ -81,7 +81,7 @@ class HostedUnit(asyncio.Protocol):
     @property
     def pid(self) -> int:
         """Id of the host's process."""
-        return self.born.result()
+        return self.forked.result()
 
     # What the worker asks for.
 
@@ -161,8 +161,8 @@ class HostedUnit(asyncio.Protocol):
 
     def _hear(self, message: dict[str, Any]) -> None:
         match message["say"]:
-            case "born":
-                self.born.set_result(message["pid"])
+            case "forked":
+                self.forked.set_result(message["pid"])
             case "answer" | "task_configs":
                 self._hear_answer(message)
             case word if word in _EVENTS:
@@ -190,8 +190,8 @@ class HostedUnit(asyncio.Protocol):
         """Tell that nothing is left of it: the last word."""
         if self._channel is not None:
             self._channel.close()
-        if not self.born.done():
-            self.born.set_result(0)
+        if not self.forked.done():
+            self.forked.set_result(0)
         if cause is not None:
             self._emit(Failed(cause))
         if not self.answer.done():
@@ -209,11 +209,11 @@ class ProcessHost(HostedUnit):
     def __init__(self, who: str, log: Path, listener: Callable[[HostEvent], None]) -> None:
         super().__init__(who, log, listener)
         self._last: dict[str, Any] = {}
-        #: Waits for the end of everything, when the nursery cannot tell.
+        #: Waits for the end of everything, when the fork server cannot tell.
         self.sweep: Callable[[], Awaitable[bool]] | None = None
 
     def attach(self, keeper: Keeper, keepers_socket: socket.socket) -> None:
-        """Take over a keeper that was born."""
+        """Take over a keeper that was forked."""
         self._keeper = keeper
         self._keepers_socket = keepers_socket
         self._watch = watched_task(
@@ -233,12 +233,12 @@ class ProcessHost(HostedUnit):
         try:
             self._keepers_socket.send(b"kill")
         except OSError:
-            # It ends already, or it was killed itself; the nursery sees to what it left.
+            # It ends already, or it was killed itself; the fork server sees to what it left.
             return
         self._loop.call_later(_KEEPERS_PATIENCE, self._kill_keeper)
 
     def _kill_keeper(self) -> None:
-        """Go without a keeper that does not act: the kernel ends the host, the nursery the rest."""
+        """Go without a keeper that does not act: the kernel ends the host, its parent the rest."""
         if not self.gone.done() and not self._last:
             # A worker that stood still hears late that its keeper has ended.
             with contextlib.suppress(ProcessLookupError):
@@ -250,7 +250,7 @@ class ProcessHost(HostedUnit):
         """Wait until the keeper is gone, by its descriptor, and then for what it left."""
         await self._keeper_gone()
         self._hear_keeper()
-        proven = bool(self._last) or await self._keeper.farewell
+        proven = bool(self._last) or await self._keeper.ended
         while not proven:
             proven = self.sweep is not None and await self.sweep()
             if not proven:
