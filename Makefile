@@ -22,7 +22,9 @@ COMPILE := env -u PIP_FIND_LINKS CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-c
 
 STEP := @.ci/step
 PROCESSES := 4
-PYTEST = $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder
+# A process that dies takes tests with it: the run says so and ends, as it could not be whole.
+PYTEST = $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder \
+	--max-worker-restart 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

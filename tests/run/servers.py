@@ -52,10 +52,6 @@ SEGMENT = 4 << 20
 #: that few tests ask for end with the last of them.
 _ENDS_EARLY = ("rocketmq_of_short_leases", "rocketmq_that_forgets")
 
-#: What a RocketMQ is busy with while nobody asks: timers, which no test asks of it, and a look every
-#: 10 ms for requests that have waited for too long.
-_IDLES = ("timerWheelEnable=false", "brokerFastFailureEnable=false")
-
 Where = Mapping[str, Any]
 
 
@@ -63,7 +59,7 @@ Where = Mapping[str, Any]
 def _cluster(*settings: str, java: str = "") -> Iterator[Where]:
     folder = Path(os.environ[FOLDER]) / f"rocketmq-{os.getpid()}"
     folder.mkdir()
-    with running_rocketmq(folder, *_IDLES, *settings, java=java) as cluster:
+    with running_rocketmq(folder, *settings, java=java) as cluster:
         yield {"namesrv": cluster.namesrv}
 
 

@@ -248,7 +248,7 @@ class CellGroups:
             self._parts = [regroup(self._parts, self._ways)]
 
     def take(self) -> Partials:
-        """Give up the rows, one of each group."""
+        """Return the rows, one of each group, and begin again."""
         parts, self._parts = self._parts, []
         return regroup(parts, self._ways)
 

@@ -390,8 +390,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         serde
             Serializes the results.
         on_error
-            What to do with a record on which the joiner or a key selector raises; see
-            :class:`Stream`.
+            What happens if the joiner or a key selector raises; see :class:`Stream`.
 
         Raises
         ------
