@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from threading import Thread
 
@@ -76,10 +76,11 @@ def _place(answer: bytes | None, port: int = 0) -> Iterator[str]:
                     taken = held.enter_context(server.accept()[0])
                 except OSError:
                     return
-                taken.recv(1024)
-                if answer is not None:
-                    taken.sendall(answer)
-                    taken.shutdown(socket.SHUT_WR)
+                with suppress(OSError):  # who asked may have heard enough, and be gone
+                    taken.recv(1024)
+                    if answer is not None:
+                        taken.sendall(answer)
+                        taken.shutdown(socket.SHUT_WR)
 
         thread = Thread(target=serve)
         thread.start()
