@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 #: Java would log each class that it leaves out, and an archive that does not fit.
-_QUIET = "-Xlog:cds*=off"
+QUIET = "-Xlog:cds*=off"
 #: Options with which a user has already decided about archives.
 _DECIDED = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare:")
 
@@ -72,7 +72,7 @@ def archive_options(java: Java, given: str) -> str:
         return ""
     if not is_private(path):
         return ""
-    return f'-Xshare:auto "-XX:SharedArchiveFile={path}" {_QUIET}'
+    return f'-Xshare:auto "-XX:SharedArchiveFile={path}" {QUIET}'
 
 
 def _changed(path: Path) -> int:

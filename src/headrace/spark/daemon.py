@@ -17,7 +17,6 @@ MODULES = (
     "pandas",
     "rocksdict",
     "headrace.spark.source",
-    "headrace.spark.source",
     "headrace.spark.standby",
 )
 

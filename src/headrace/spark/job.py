@@ -26,7 +26,7 @@ from headrace.runtime.state.local import restoring
 from headrace.runtime.state.views import CommittedState, StateView
 from headrace.settings import JobSettings
 from headrace.spark.batches import BatchSinks
-from headrace.spark.class_archive import _QUIET, JAVA_OPTIONS, archive_of
+from headrace.spark.class_archive import JAVA_OPTIONS, QUIET, archive_of
 from headrace.spark.cluster import Prepared, make_connection, prepare_topics
 from headrace.spark.dead_session import end_session, forget_dead_session
 from headrace.spark.driver import JobDriver
@@ -536,7 +536,7 @@ def make_archive() -> Path:
     path = archive_of(java)
     with tempfile.TemporaryDirectory(prefix="headrace-archive-", dir=path.parent) as folder:
         made = Path(folder) / "new.jsa"
-        options = f'"-XX:ArchiveClassesAtExit={made}" {_QUIET}'
+        options = f'"-XX:ArchiveClassesAtExit={made}" {QUIET}'
         settings = JobSettings(
             data_dir=Path(folder) / "job",
             master="local[2]",
