@@ -35,7 +35,7 @@ __all__ = ["ENOUGH", "PROGRAM", "SLOW", "STEPS"]
 #: results, s since 1970; and one that ends the feeding.
 STEPS, ENOUGH = "-steps", "-enough"
 #: How long a task takes on a machine whose folder has a file `slow`, s.
-SLOW = 200
+SLOW = 400
 #: The job; its name stands for ``JOB``.  A machine's folder says by files what befalls tasks there,
 #: and when one ran last.
 PROGRAM = f"""\
