@@ -48,7 +48,7 @@ LEASE = 4
 #: Bytes of a file of the log on the cluster that forgets.
 SEGMENT = 4 << 20
 
-#: Servers that no test holds on to behind its end.  An idle RocketMQ takes a twentieth of a core: those
+#: Servers that no test holds on to behind its end.  An idle RocketMQ takes a twelfth of a core: those
 #: that few tests ask for end with the last of them.
 _ENDS_EARLY = ("rocketmq_of_short_leases", "rocketmq_that_forgets")
 

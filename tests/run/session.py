@@ -110,8 +110,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
         gc.collect()
-    # What is left is there for good, and need not be looked through again.
-    gc.freeze()
     if caught:
         with (Path(os.environ[servers.FOLDER]) / _UNCLOSED).open("a") as file:
             file.write(f"{len(caught)} after {item.path.relative_to(_ROOT)}\n")

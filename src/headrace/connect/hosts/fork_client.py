@@ -35,11 +35,11 @@ class Keeper:
     #: Descriptor of its process: readable when it has ended.
     handle: int
     #: What the fork server says after it: whether all that it left is gone as well.
-    ended: asyncio.Future[bool]
+    all_gone: asyncio.Future[bool]
 
 
 class ForkClient:
-    """A fork server that runs while it is needed, and is replaced when it dies.
+    """Starts a fork server when one is needed, and another when that dies.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class ForkClient:
         self._ended: list[subprocess.Popen[bytes]] = []
         self._socket: socket.socket | None = None
         self._asked: dict[int, asyncio.Future[tuple[int, int]]] = {}
-        self._ends: dict[int, asyncio.Future[bool]] = {}
+        self._all_gone: dict[int, asyncio.Future[bool]] = {}
 
     def begin(self) -> None:
         """Start the fork server now: whoever needs the first host does not wait for it."""
@@ -101,9 +101,9 @@ class ForkClient:
             self._send(message, descriptors)
         loop = asyncio.get_running_loop()
         forked = self._asked[order.number] = loop.create_future()
-        ended = self._ends[order.number] = loop.create_future()
+        all_gone = self._all_gone[order.number] = loop.create_future()
         pid, handle = await forked
-        return Keeper(pid, handle, ended)
+        return Keeper(pid, handle, all_gone)
 
     def _send(self, message: bytes, descriptors: list[int]) -> None:
         socket.send_fds(self._running(), [message], descriptors)
@@ -171,8 +171,8 @@ class ForkClient:
                 os.close(handles[0])
             else:
                 forked.set_result((message["keeper"], handles[0]))
-        elif ended := self._ends.pop(number, None):
-            ended.set_result(message["clean"])
+        elif all_gone := self._all_gone.pop(number, None):
+            all_gone.set_result(message["clean"])
 
     def _lost(self) -> None:
         """Forget a fork server that died; its keepers go on by themselves."""
@@ -184,10 +184,10 @@ class ForkClient:
         for forked in self._asked.values():
             if not forked.done():
                 forked.set_exception(error)
-        for ended in self._ends.values():
-            ended.set_result(False)
+        for all_gone in self._all_gone.values():
+            all_gone.set_result(False)
         self._asked.clear()
-        self._ends.clear()
+        self._all_gone.clear()
 
     def _forget(self) -> None:
         if self._socket is not None:

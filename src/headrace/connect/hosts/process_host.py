@@ -250,7 +250,7 @@ class ProcessHost(HostedUnit):
         """Wait until the keeper is gone, by its descriptor, and then for what it left."""
         await self._keeper_gone()
         self._hear_keeper()
-        proven = bool(self._last) or await self._keeper.ended
+        proven = bool(self._last) or await self._keeper.all_gone
         while not proven:
             proven = self.sweep is not None and await self.sweep()
             if not proven:
