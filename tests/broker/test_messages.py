@@ -269,3 +269,26 @@ def test_body_that_cannot_be_unpacked_keeps_nothing_else_from_being_delivered(
     assert bodies == [b"no zlib", b"plain"]
     half = encode_record("t", b"no zlib", b"PGROUP\x01p\x02", RecordFields(sys_flag=unpackable))
     assert len(read_halves(half.data, 1000)) == 1
+
+
+def test_what_is_sent_behind_a_long_batch_is_stored_behind_it(wire: Wire) -> None:
+    wire.create("lines", queues=1)
+    wire.create("others", queues=1)
+    long = [Message(topic="lines", body=b"x")] * 20_000
+    first, small = wire.start_batch("lines", long), wire.start_put("lines", b"small")
+    second, last = wire.start_batch("lines", long), wire.start_put("lines", b"last")
+    other = wire.start_put("others", b"other")
+    offsets = [
+        int(wire.receive(number).ext["queueOffset"]) for number in (first, small, second, last)
+    ]
+    assert offsets == [0, 20_000, 20_001, 40_001]
+    assert wire.receive(other).code == 0
+
+
+def test_a_topic_may_be_deleted_while_a_long_batch_for_it_is_cut(wire: Wire) -> None:
+    wire.create("lines", queues=1)
+    number = wire.start_batch("lines", [Message(topic="lines", body=b"x")] * 20_000)
+    assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="lines").code == 0
+    assert wire.receive(number).code in {0, ResponseCode.TOPIC_NOT_EXIST}
+    wire.create("lines", queues=1)
+    assert wire.put("lines", b"again").code == 0

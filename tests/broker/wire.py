@@ -148,9 +148,13 @@ class Wire:
         return self.send(RequestCode.SEND_MESSAGE_V2, body, **(fields | more))
 
     def put_batch(self, topic: str, messages: Sequence[Message], queue: int = 0) -> Command:
+        return self.receive(self.start_batch(topic, messages, queue))
+
+    def start_batch(self, topic: str, messages: Sequence[Message], queue: int = 0) -> int:
         fields = {"a": "p", "b": topic, "c": "", "d": 4, "e": queue, "f": 0, "g": 1234, "h": 0}
         body = encode_batch(messages)
-        return self.ask(RequestCode.SEND_BATCH_MESSAGE, body, **fields, m="true", i="UNIQ_KEY\1x\2")
+        code = RequestCode.SEND_BATCH_MESSAGE
+        return self.send(code, body, **fields, m="true", i="UNIQ_KEY\1x\2")
 
     def pull(self, topic: str, queue: int = 0, offset: int = 0, /, **more: object) -> Command:
         return self.receive(self.start_pull(topic, queue, offset, **more))

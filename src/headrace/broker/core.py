@@ -139,8 +139,10 @@ class Core:
         self._tables = self._saved_tables()
         self._saving = asyncio.Lock()
         self._saves_soon = False
-        #: What waits until a topic is durable.
+        #: What waits until a topic is ready.
         self._held: list[tuple[str, Callable[[StoreError | None], None]]] = []
+        #: Topics for which a batch is being cut apart: what comes later waits behind it.
+        self._busy: set[str] = set()
         #: This broker's part in replication.
         self.replication: Replication = Replication(self)
         #: The task that follows a primary, while this broker follows one.
@@ -274,29 +276,42 @@ class Core:
         except StoreError as error:
             logger.error("topics or groups could not be saved: %s", error)
 
-    def once_saved(self, topic: str, call: Callable[[StoreError | None], None]) -> None:
-        """Call back once a topic is durable as it is now, or cannot be: at once where it is.
+    def once_ready(self, topic: str, call: Callable[[StoreError | None], None]) -> None:
+        """Call back once a topic is ready, or cannot be made durable: at once where it is.
 
         Calls for a topic come in the order in which they were asked for.
         """
-        if self.is_saved(topic):
+        if self.is_ready(topic):
             call(None)
         else:
             self._held.append((topic, call))
+            self.save_soon()
+
+    def begin_busy(self, topic: str) -> None:
+        """Hold what comes for a topic until :meth:`end_busy`."""
+        self._busy.add(topic)
+
+    def end_busy(self, topic: str) -> None:
+        """Let what has waited for a topic go on, in its order."""
+        self._busy.discard(topic)
+        self._let_go(None)
+        if self._held:
+            # A save that failed meanwhile has not told those that waited for the batch as well.
             self.save_soon()
 
     def _let_go(self, error: StoreError | None) -> None:
         """Make the calls that have waited, in one step: nobody comes between them."""
         held, self._held = self._held, []
         for topic, call in held:
-            if error is not None or self.is_saved(topic):
+            if self.is_ready(topic) or (error is not None and topic not in self._busy):
                 call(error)
             else:
                 self._held.append((topic, call))
 
-    def is_saved(self, topic: str) -> bool:
-        """Whether a topic is durable as it is now."""
-        return self.topics.version_of(topic) <= self._tables["topics"].saved
+    def is_ready(self, topic: str) -> bool:
+        """Whether a topic is durable as it is now, and nothing for it is still on its way."""
+        durable = self.topics.version_of(topic) <= self._tables["topics"].saved
+        return durable and topic not in self._busy
 
     def sample_rates(self) -> None:
         """Note how much was done so far; called now and then."""

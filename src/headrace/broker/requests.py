@@ -227,6 +227,12 @@ class Refusals:
             peer = request.peer.address[0]
             _quiet.warning("refused a request of %s: %s", peer, answer.remark)
 
+    def of(self, request: Request, error: Exception) -> Command:
+        """Turn an error into the answer to a request, and take note of it."""
+        answer = failure(request, error)
+        self.note(request, answer)
+        return answer
+
 
 def failure(request: Request, error: Exception) -> Command:
     """Turn an error into the answer to a request."""

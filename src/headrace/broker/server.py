@@ -23,7 +23,6 @@ from headrace.broker.naming.announcing import Announcer
 from headrace.broker.network.connection import Connection, ConnectionLedger, Hooks
 from headrace.broker.network.listener import Admission, Listener, server_context
 from headrace.broker.replication.promotion import begin_replication
-from headrace.broker.requests import Request, failure
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import HeadraceError, SettingsError, StoreError
 from headrace.private import is_loopback
@@ -34,6 +33,7 @@ from headrace.store.settings import KeepingSettings
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
+    from headrace.broker.requests import Request
     from headrace.broker.waiting import Queue
     from headrace.protocol.replication import ReplicationInfo
 
@@ -77,7 +77,7 @@ class Dispatcher:
             gate = self._core.replication.gate
             outcome = (gate and gate(request)) or handler(self._core, request)
         except Exception as error:  # noqa: BLE001  (the client is told, whatever it is)
-            outcome = self._refused(request, error)
+            outcome = self._core.refusals.of(request, error)
         if isinstance(outcome, Command):
             request.answer(outcome)
         elif outcome is not None:
@@ -90,15 +90,10 @@ class Dispatcher:
         try:
             answer = await outcome
         except Exception as error:  # noqa: BLE001  (the client is told, whatever it is)
-            answer = self._refused(request, error)
+            answer = self._core.refusals.of(request, error)
         finally:
             request.peer.release(size)
         request.answer(answer)
-
-    def _refused(self, request: Request, error: Exception) -> Command:
-        answer = failure(request, error)
-        self._core.refusals.note(request, answer)
-        return answer
 
 
 logger = logging.getLogger(__name__)

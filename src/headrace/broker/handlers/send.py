@@ -170,12 +170,13 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
         core.check_new_topic(fields.topic)
     template = fields.default_topic if core.settings.create_topics else ""
     config = core.topics.for_sending(fields.topic, template, fields.default_queues)
-    if core.is_saved(config.topic_name):
+    if core.is_ready(config.topic_name):
         _store(core, request, fields, config)
         return
-    # Its number of queues would be known from nowhere else after a crash.
+    # Its number of queues would be known from nowhere else after a crash; and what is sent behind a
+    # long batch is stored behind it.
     request.peer.hold(len(body))
-    core.once_saved(config.topic_name, partial(_store_held, core, request, fields))
+    core.once_ready(config.topic_name, partial(_store_held, core, request, fields))
 
 
 def _store_held(core: Core, request: Request, fields: _Fields, error: StoreError | None) -> None:
@@ -186,19 +187,14 @@ def _store_held(core: Core, request: Request, fields: _Fields, error: StoreError
             raise error
         _store(core, request, fields, core.topics.get(fields.topic))
     except Exception as why:  # noqa: BLE001  (the client is told, whatever it is)
-        _refuse(core, request, why)
-
-
-def _refuse(core: Core, request: Request, why: Exception) -> None:
-    answer = failure(request, why)
-    core.refusals.note(request, answer)
-    request.answer(answer)
+        request.answer(core.refusals.of(request, why))
 
 
 def _store(core: Core, request: Request, fields: _Fields, config: TopicConfig) -> None:
     static = core.static_topics.locate(fields.topic, fields.queue_id)
     queue_id = _choose_queue(config, static.queue_id if static else fields.queue_id)
     if fields.is_batch and len(request.command.payload) > _LONG_BATCH:
+        core.begin_busy(fields.topic)
         core.start_task(_store_large(core, request, fields, queue_id, static))
     else:
         _keep(core, request, config, static, queue_id, _append(core, fields, queue_id, request))
@@ -207,16 +203,17 @@ def _store(core: Core, request: Request, fields: _Fields, config: TopicConfig) -
 async def _store_large(
     core: Core, request: Request, fields: _Fields, queue_id: int, static: LogicalQueue | None
 ) -> None:
-    """Store a batch whose messages take long to cut apart, which holds up no other request."""
+    """Store a batch whose messages take long to cut apart, which holds up no other topic."""
     size = len(request.command.payload)
     request.peer.hold(size)
     try:
         made = await core.in_thread(_append, core, fields, queue_id, request)
         _keep(core, request, core.topics.get(fields.topic), static, queue_id, made)
     except Exception as why:  # noqa: BLE001  (the client is told, whatever it is)
-        _refuse(core, request, why)
+        request.answer(core.refusals.of(request, why))
     finally:
         request.peer.release(size)
+        core.end_busy(fields.topic)
 
 
 def _keep(
