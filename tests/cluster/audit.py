@@ -109,7 +109,7 @@ _QUEUES = 2
 #: Times of the first round, of the next one after it, and of what closes all windows, ms.
 _FIRST, _ROUND, _LAST = 1_000_000_000_000, 100, 1_700_000_000_000
 _KEYS, _LINES, _BAD = 40, 3, 7
-_LOOK = 0.1
+_LOOK = 0.25
 _PATIENCE = 240.0
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.cluster.machines import HOME, Machine, Network, Running
 from tests.clusters import SCRIPT
 from tests.faults.harness import await_true
+from tests.run.session import QUICK_JAVA
 
 __all__ = [
     "PACKAGES",
@@ -204,7 +205,7 @@ class RocketPairs(Pairs):
 
     def _script(self, name: str, *words: object) -> None:
         lease = f"-Drocketmq.broker.rebalance.lockMaxLiveTime={int(self.lease * 1000)}"
-        env = {"ROCKETMQ_CACHE": _JARS, "JAVA_TOOL_OPTIONS": lease}
+        env = {"ROCKETMQ_CACHE": _JARS, "JAVA_TOOL_OPTIONS": f"{QUICK_JAVA} {lease}"}
         self.network[name].run(SCRIPT, *words, env=env, limit=_PATIENCE)
 
 

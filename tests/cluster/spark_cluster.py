@@ -31,7 +31,9 @@ _AS_ADVISED = {
     "SPARK_MASTER_OPTS": "-Dspark.rpc.io.enableTcpKeepAlive=true",
     "SPARK_WORKER_OPTS": "-Dspark.decommission.enabled=true",
 }
-_PATIENCE = 240
+_PATIENCE = 400
+#: How often a job works: one without a pause would take the cores of the tests beside it.
+PACE = ("--batch-interval", "300ms")
 #: So many results tell that a job works again.
 _SOME = 5
 
@@ -106,12 +108,13 @@ class SparkCluster:
         *options: object,
         machine: str = "driver",
         python: str = sys.executable,
+        pace: Sequence[object] = PACE,
         **variables: str,
     ) -> Running:
         """Start ``headrace run`` for the audit's job, whose file is on that machine only."""
         file = self.network[machine].folder / f"{name}.py"
         file.write_text(PROGRAM.replace("JOB", name))
-        options = (*self.brokers.options, *options)
+        options = (*self.brokers.options, *pace, *options)
         where = ("--namesrv", self.namesrv, "--master", self.master)
         words = (python, "-m", "headrace", "run", file.name, *where, *options)
         # A packed Python has its own Headrace, and no Spark.

@@ -22,7 +22,7 @@ CUT = 60.0 if os.environ.get("MINUTES") else 25.0
 LIMIT = 30.0
 _WORKERS = ("worker-1", "worker-2", "worker-3")
 #: Machines that are struck at once; the job's own topics lie on the first broker.
-CUTS = ["broker-b driver", "replica-a worker"]
+CUTS = ["broker-b replica-a driver"]
 ENDS = ["driver replica-b worker", "broker-a"]
 if os.environ.get("MINUTES"):
     CUTS = ["broker-a", "broker-b", "replica-a", "replica-b", "worker", "driver"]

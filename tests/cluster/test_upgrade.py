@@ -61,7 +61,7 @@ class Fleet:
     def job(self, version: str, name: str, *options: object) -> Running:
         """Start a job's driver."""
         install(self._builds[version], self.machines.network["driver"])
-        return self.machines.job(name, "--partitions", 2, *options)
+        return self.machines.job(name, "--partitions", 2, *options, pace=())
 
     def await_tasks(self, name: str) -> None:
         """Wait until a worker has loaded the build of its machine."""

@@ -106,11 +106,11 @@ def test_nothing_is_left_of_a_driver_that_is_killed_in_a_batch(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_three_drivers_that_are_killed_in_a_row(tmp_path: Path) -> None:
+def test_nothing_is_left_of_drivers_that_are_killed_in_a_row(tmp_path: Path) -> None:
     with deaf_job(tmp_path) as run:
         send(run, LAST)
         families = []
-        for _ in range(3):
+        for _ in range(2):
             driver, _ = started(run)
             families += family_in_a_batch(driver.pid)
             driver.signal(signal.SIGKILL)
@@ -118,8 +118,11 @@ def test_nothing_is_left_of_three_drivers_that_are_killed_in_a_row(tmp_path: Pat
         assert_all_end(families, time.monotonic())
 
 
+# A supervised driver that is killed alone is a matter of test_supervision.py, too.
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["driver", "supervisor", "both"])
+@pytest.mark.parametrize(
+    "who", [pytest.param("driver", marks=pytest.mark.soak), "supervisor", "both"]
+)
 def test_nothing_is_left_where_drivers_are_supervised(tmp_path: Path, who: str) -> None:
     with deaf_job(tmp_path) as run:
         send(run, LAST)

@@ -58,65 +58,50 @@ def finish(run: KillTest, feeder: Feeder) -> None:
     assert problems(read_results(run.broker.address), feeder.confirmed) == []
 
 
+@pytest.mark.budget(90)  # Three drivers are struck, in one job.
 @pytest.mark.timeout(600)
-def test_killed_driver_is_replaced_and_results_are_exact(tmp_path: Path) -> None:
+def test_driver_that_is_killed_or_stands_still_is_replaced(tmp_path: Path) -> None:
     with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
         feeder = Feeder(broker.address)
         feeder.start()
-        supervisor = supervised(run)
-        run.await_batches(3)
-        (first,) = drivers_of(supervisor)
-        family = descendants(first.pid)
-        assert supervisor.java()
-        assert supervisor.workers()
-        first.kill()
-        # What is left of it must not work on, nor hold the local state of its successor.
-        gone, alive = psutil.wait_procs(family, timeout=SOON)
-        assert not alive, f"{len(gone)} ended"
-        run.await_batches(3)
-        assert [driver.pid for driver in drivers_of(supervisor)] != [first.pid]
-        assert run.standing()[0] == 2, "each driver opens an epoch"
+        supervisor = supervised(run, "--driver-timeout=10s")
+        for epoch, strike in enumerate((kill_driver, suspend_driver, suspend_java), 1):
+            run.await_batches(2)
+            assert run.standing()[0] == epoch, "each driver opens an epoch"
+            (driver,) = drivers_of(supervisor)
+            family = [driver, *descendants(driver.pid)]
+            assert supervisor.java()
+            assert supervisor.workers()
+            patience = strike(supervisor, driver)
+            # What is left of it must not work on, nor hold the local state of its successor.
+            gone, alive = psutil.wait_procs(family, timeout=patience)
+            assert not alive, f"{strike.__name__}: {len(gone)} ended"
+        run.await_batches(2)
         finish(run, feeder)
         assert "was killed by SIGKILL: starting another one." in supervisor.said
-
-
-@pytest.mark.timeout(600)
-def test_driver_that_stands_still_is_killed_and_replaced(tmp_path: Path) -> None:
-    with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
-        feeder = Feeder(broker.address)
-        feeder.start()
-        supervisor = supervised(run, "--driver-timeout=10s")
-        run.await_batches(3)
-        (first,) = drivers_of(supervisor)
-        family = descendants(first.pid)
-        first.suspend()
-        gone, alive = psutil.wait_procs([first, *family], timeout=10 + 3 * SOON)
-        assert not alive, f"{len(gone)} ended"
-        run.await_batches(3)
-        assert run.standing()[0] == 2, "each driver opens an epoch"
-        finish(run, feeder)
         assert "as it was stopped (SIGSTOP): killing it." in supervisor.said
-        assert supervisor.said.count("starting another one.") == 1
-
-
-@pytest.mark.timeout(600)
-def test_driver_whose_java_stands_still_is_killed_and_replaced(tmp_path: Path) -> None:
-    with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
-        feeder = Feeder(broker.address)
-        feeder.start()
-        supervisor = supervised(run, "--driver-timeout=10s")
-        run.await_batches(2)
-        (first,) = drivers_of(supervisor)
-        (java,) = supervisor.java()
-        java.suspend()
-        gone, alive = psutil.wait_procs([first, java], timeout=10 + 3 * SOON)
-        assert not alive, f"{len(gone)} ended"
-        run.await_batches(2)
-        finish(run, feeder)
         assert (
             "gave no sign of life for 10 s (setting driver_timeout): killing it." in supervisor.said
         )
         assert "in run_query" in supervisor.said, "it shows where its threads are"
+        assert supervisor.said.count("starting another one.") == 3
+
+
+def kill_driver(supervisor: Driver, driver: psutil.Process) -> float:
+    """Strike, and say within how many seconds all of its processes must have ended."""
+    driver.kill()
+    return SOON
+
+
+def suspend_driver(supervisor: Driver, driver: psutil.Process) -> float:
+    driver.suspend()
+    return 10 + 3 * SOON
+
+
+def suspend_java(supervisor: Driver, driver: psutil.Process) -> float:
+    (java,) = supervisor.java()
+    java.suspend()
+    return 10 + 3 * SOON
 
 
 @pytest.mark.timeout(600)

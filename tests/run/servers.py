@@ -264,6 +264,11 @@ def _end(kind: str) -> None:
             os.kill(int(ended.read_text()), signal.SIGTERM)
 
 
+def asks_for_a_server_that_ends_early(item: pytest.Item) -> bool:
+    """Tell whether a server ends sooner, the sooner a test has run."""
+    return not _asked(item).isdisjoint(_ENDS_EARLY)
+
+
 def _asked(item: pytest.Item) -> set[str]:
     names = set(getattr(item, "fixturenames", ()))
     call = getattr(item, "callspec", None)

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.run.schedule import group_of, place_of, read_groups, write_groups
-from tests.run.servers import SERVERS, starting
+from tests.run.servers import SERVERS, asks_for_a_server_that_ends_early, starting
 
 Tier = Literal["pure", "broker", "spark", "servers"]
 
@@ -43,6 +43,7 @@ SUMS: dict[Tier, tuple[float, float]] = {
     "servers": (600, 1400),
 }
 
+_TOO_LATE = "the time of this run is over"
 _RECORDED = Path(__file__).with_name("durations.json")
 #: Tests below this many seconds are recorded with their file only.
 _WORTH = 0.3
@@ -55,6 +56,8 @@ _IN_SUM = 1.5
 #: So few tests tell nothing about the machine.
 _ENOUGH = 10
 _SLOWEST = 5
+#: Lines of an error that are told at once.
+_TOLD = 3
 
 #: Fixtures that mean a broker or a process of our own.
 _OF_BROKERS = {"broker", "client", "cluster", "embedded", "namesrv", "rig", "wire", "guarded"}
@@ -211,7 +214,10 @@ class Ledger:
             self._say(self._forecast(ids))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note what a part of a test took."""
+        """Note what a part of a test took; say at once what failed, as a run may be cut off."""
+        if report.failed:
+            told = [line for line in report.longreprtext.splitlines() if line.startswith("E  ")]
+            self._say("", f"FAILED {report.nodeid} ({report.when})", *told[:_TOLD])
         if self.settled is None and not starting():
             self.settled = time.time()
         given: dict[str, Any] = dict(report.user_properties)
@@ -315,6 +321,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.user_properties.append(("cpu", time.thread_time() - began))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin nothing more where the time of a run is over."""
+    if time.time() > item.config.option.until:
+        pytest.skip(_TOO_LATE)
+
+
 _recorded = pytest.StashKey[Recorded]()
 
 
@@ -327,6 +340,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--hold-budgets", action="store_true", help="fail where tests take longer than they may"
+    )
+    parser.addoption(
+        "--until",
+        type=float,
+        default=math.inf,
+        help="skip what has not begun by then, s since 1970; the run says how much that was",
     )
 
 
@@ -357,13 +376,17 @@ def pytest_collection_modifyitems(
     # Marks have chosen those that run.
     recorded = config.stash[_recorded]
     needy: set[str] = set()
+    brief: set[str] = set()
     took: dict[str, float] = defaultdict(float)
     for item in items:
         group = groups[item.nodeid]
         took[group] += recorded.of(item.nodeid, group)
         if ("tier", "pure") not in item.user_properties:
             needy.add(group)
-    order = sorted(took, key=lambda name: -took[name])
+        if asks_for_a_server_that_ends_early(item):
+            brief.add(group)
+    # What lets a server end goes before what is longer.
+    order = sorted(took, key=lambda name: (name not in brief, -took[name]))
     # One process begins with Spark, the others with what needs nothing, while servers start.
     first, left = [], _MEANWHILE
     for name in order:

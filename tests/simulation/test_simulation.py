@@ -38,9 +38,10 @@ REAL_DEFAULT = re.compile(r"\] = (time\.(monotonic|time|sleep)|\w*\.random)\b(?!
 #: A busy machine needs minutes for what takes seconds.
 pytestmark = [pytest.mark.timeout(300), pytest.mark.spread]
 
-#: Seeds on the own broker and on stock ones: of `make test`, and of all.
+#: Seeds on the own broker and on stock ones: of `make test`, of all, and of a soak.
 SEEDS = {True: 100, False: 60}
-ALL_SEEDS = {True: 400, False: 300}
+ALL_SEEDS = {True: 200, False: 120}
+SOAK_SEEDS = {True: 16_000, False: 12_000}
 SHARE = 20
 
 
@@ -175,7 +176,7 @@ def test_a_story_names_its_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("own", [True, False])
 def test_every_record_counts_once_over_more_seeds(own: bool, tmp_path: Path) -> None:
     strikes: Counter[int] = Counter()
-    for seed in range(ALL_SEEDS[own], 40 * ALL_SEEDS[own]):
+    for seed in range(ALL_SEEDS[own], SOAK_SEEDS[own]):
         story = simulate(seed, tmp_path / "job", embedded=own)
         assert story.wrong is None, str(story)
         strikes[story.strikes] += 1
