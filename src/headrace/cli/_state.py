@@ -152,12 +152,12 @@ def _operator(program: Path, name: str) -> Operator | None:
 
 
 def _key(text: str) -> object:
-    import orjson
+    import msgspec
 
     from headrace.errors import ConfigurationError
 
     try:
-        return orjson.loads(text)
+        return msgspec.json.decode(text)
     except ValueError as error:
         message = f"the key {text!r} is no JSON: {error}"
         raise ConfigurationError(message, hint="Leave --json out for text.") from None

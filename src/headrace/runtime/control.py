@@ -176,7 +176,7 @@ class Rows:
             marks.to_numpy(zero_copy_only=False),
             None
             if headers.null_count == len(headers)
-            else [h and orjson.loads(h) for h in headers.to_pylist()],
+            else [h and msgspec.json.decode(h) for h in headers.to_pylist()],
             _filled(late_below, default=NEVER),
             _filled(retracts, default=False),
         )

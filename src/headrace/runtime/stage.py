@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -276,7 +276,7 @@ def watermark_messages(
         if time is None:
             continue
         about = {"job": control.job, "operator": sink.name, "batch": control.batch}
-        body = orjson.dumps({"watermark": time, **about})
+        body = msgspec.json.encode({"watermark": time, **about})
         properties = encode_properties({WATERMARK: str(time), SENDER: control.job})
         for queue in control.queues(sink.topic):
             yield QueueMessages(

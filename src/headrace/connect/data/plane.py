@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-import orjson
 
 from headrace.backoff import Backoff
 from headrace.connect.data.positions import EngineSettings
@@ -36,6 +35,7 @@ from headrace.connect.lifecycle import (
     Started,
     WaitsFor,
 )
+from headrace.connect.records import position_key
 from headrace.connect.worker.launching import PluginCall
 from headrace.connect.worker.reporting import OffsetEntry
 from headrace.errors import EngineAwayError, JobFailedError
@@ -406,7 +406,7 @@ class DataPlane:
                     raise
                 await asyncio.sleep(pause)
             else:
-                return [(orjson.loads(name), offset) for name, offset in found.items()]
+                return [(msgspec.json.decode(name), offset) for name, offset in found.items()]
 
     async def read(self, kept_as: str, config: Mapping[str, str]) -> Sequence[OffsetEntry]:
         """Return what is committed."""
@@ -468,7 +468,7 @@ def _entry(name: str, offset: Any) -> OffsetEntry:
         topic, _, rest = name.partition("@")
         broker, _, number = rest.rpartition("@")
         return OffsetEntry({_TOPIC: topic, _BROKER: broker, _QUEUE: int(number)}, {_OFFSET: offset})
-    return OffsetEntry(orjson.loads(name), offset)
+    return OffsetEntry(msgspec.json.decode(name), offset)
 
 
 def _committed(entry: OffsetEntry) -> tuple[str, Any]:
@@ -476,4 +476,4 @@ def _committed(entry: OffsetEntry) -> tuple[str, Any]:
     if _TOPIC in partition:
         name = f"{partition[_TOPIC]}@{partition[_BROKER]}@{partition[_QUEUE]}"
         return name, None if offset is None else offset[_OFFSET]
-    return orjson.dumps(partition, option=orjson.OPT_SORT_KEYS).decode(), offset
+    return position_key(partition).decode(), offset

@@ -20,6 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import orjson
 
 from headrace.errors import BatchTimeoutError, HostGoneError, ProcessingError
@@ -81,7 +82,7 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], pa.RecordBatch | No
     EndOfChannelError
         The other side is gone.
     """
-    header: dict[str, Any] = orjson.loads(_exactly(channel, _length(channel)))
+    header: dict[str, Any] = msgspec.json.decode(_exactly(channel, _length(channel)))
     length = _length(channel)
     return header, unpacked(_exactly(channel, length)) if length else None
 

@@ -213,7 +213,7 @@ class HostControl:
             if not self.alone:
                 raise EOFError
             os._exit(1)
-        message: dict[str, Any] = orjson.loads(line)
+        message: dict[str, Any] = msgspec.json.decode(line)
         return message
 
     def follow(self, hear: Mapping[str, Callable[..., object]], on_failure: OnFailure) -> None:

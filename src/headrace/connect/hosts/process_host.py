@@ -151,7 +151,7 @@ class HostedUnit(asyncio.Protocol):
         while (end := self._rest.find(b"\n")) >= 0:
             line = bytes(self._rest[:end])
             del self._rest[: end + 1]
-            self._hear(orjson.loads(line))
+            self._hear(msgspec.json.decode(line))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is left at the other end."""

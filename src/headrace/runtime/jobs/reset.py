@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import orjson
 from msgspec.structs import replace
 
@@ -154,7 +155,7 @@ def exported(view: StateView[Any, Any]) -> Iterator[str]:
     """Write every entry of a store as a line, exactly: keys and values in base64."""
     for key, value in view.raw():
         line = {"key": b64encode(key).decode(), "value": b64encode(value).decode()}
-        yield orjson.dumps(line).decode()
+        yield msgspec.json.encode(line).decode()
 
 
 def import_state(home: StateHome, operator: str, lines: Iterable[str]) -> int:
@@ -186,9 +187,9 @@ def import_state(home: StateHome, operator: str, lines: Iterable[str]) -> int:
 def _entry(numbered: tuple[int, str]) -> tuple[bytes, bytes]:
     number, line = numbered
     try:
-        told = orjson.loads(line)
+        told = msgspec.json.decode(line)
         return b64decode(told["key"], validate=True), b64decode(told["value"], validate=True)
-    except (ValueError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
         raise StateError(
             f"line {number} is no entry of a state store: {type(error).__name__}: {error}",
             hint='headrace state export writes such lines: {"key": BASE64, "value": BASE64}',

@@ -218,8 +218,16 @@ def test_column_that_begins_empty_is_text(tmp_path: Path) -> None:
     assert found[-1] == {"a": 2, "b": "x"}
 
 
-def test_bad_file_is_named_or_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "bad.jsonl").write_text("1\n{\n")
+def test_whole_numbers_stay_whole_however_long(tmp_path: Path) -> None:
+    long = (1 << 64) + 1
+    (tmp_path / "a.jsonl").write_text(f'{long}\n{{"a": -{long}}}\n')
+    with source(DirectorySourceConnector, texts(tmp_path)) as run:
+        assert run.values() == [long, {"a": -long}]
+
+
+@pytest.mark.parametrize("bad", ["{", "[" * 5000])
+def test_bad_file_is_named_or_passed_over(tmp_path: Path, bad: str) -> None:
+    (tmp_path / "bad.jsonl").write_text(f"1\n{bad}\n")
     (tmp_path / "good.jsonl").write_text("2\n")
     run = SourceRun(DirectorySourceConnector, texts(tmp_path, batch_max_rows="1"))
     with pytest.raises(DeserializationError, match=r"bad\.jsonl cannot be read behind row 1"):

@@ -142,6 +142,7 @@ def test_signature_is_checked() -> None:
     ("content", "path", "status", "said"),
     [
         (b"{", "/", 400, "no JSON"),
+        (b'"\xff"', "/", 400, "no JSON"),
         (b'"' + b"x" * 200 + b'"', "/", 413, "larger than 100 bytes"),
         (b"1", "/other", 404, "Not Found"),
     ],
@@ -152,6 +153,11 @@ def test_bad_request_is_told_why(content: bytes, path: str, status: int, said: s
         assert answer.status_code == status
         assert answer.json()["error_code"] == status
         assert said in answer.json()["message"]
+
+
+def test_body_that_is_nested_too_deeply_is_refused() -> None:
+    with hooks() as it:
+        assert it.answer(b"[" * 5000 + b"]" * 5000).status_code == 400
 
 
 def test_too_many_waiting_are_put_off() -> None:

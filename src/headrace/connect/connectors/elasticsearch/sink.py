@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import orjson
 
 from headrace.connect import (
@@ -125,7 +126,7 @@ class Bulk:
                 self._report(operations[0].record, error)
                 return [], ""
             return self._try_halves(operations)
-        found = orjson.loads(answer.content)
+        found = msgspec.json.decode(answer.content)
         return self._unfinished(operations, found["items"]) if found["errors"] else ([], "")
 
     def _try_halves(

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
+import msgspec
 import orjson
 
 from headrace.connect import (
@@ -177,7 +178,7 @@ class ElasticsearchSourceTask(SourceTask):
         self._sender = Sender(self._client, "POST", Retries.of(config), self.context.stopping)
         index = quote(config["index"], safe=",*-")
         self._url = cluster_url(config, f"{index}/_search?ignore_unavailable=true")
-        self._filters = [orjson.loads(config["query"])] if config["query"] else []
+        self._filters = [msgspec.json.decode(config["query"])] if config["query"] else []
         self._partition = {"index": config["index"], "field": config["cursor.field"]}
         self._cursor = Cursor.of(self.context.offsets.get(self._partition))
         self._next = float("-inf")
@@ -209,7 +210,7 @@ class ElasticsearchSourceTask(SourceTask):
             filters=self._filters,
         )
         try:
-            answer = orjson.loads(
+            answer = msgspec.json.decode(
                 self._sender.send(self._url, orjson.dumps(asked), _HEADERS).content
             )
         except RefusedError as error:
@@ -284,6 +285,6 @@ class ElasticsearchSourceConnector(SourceConnector):
         """Name what does not fit together."""
         yield from cluster_problems(config)
         try:
-            orjson.loads(config["query"] or "{}")
-        except orjson.JSONDecodeError as error:
+            msgspec.json.decode(config["query"] or "{}")
+        except (ValueError, RecursionError) as error:
             yield ConfigProblem("query", f"The key query is no JSON: {error}.")

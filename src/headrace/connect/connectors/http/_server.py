@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -315,8 +315,8 @@ class Server:
 
 def _json(text: bytes) -> Any:
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"The body is no JSON: {error}.") from None
 
 

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, TypeAlias
 
-import orjson
+import msgspec
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
@@ -122,11 +122,18 @@ def read_rows(file: Readable, kind: str, first: int, how: Reading) -> Iterator[R
             row += len(rows)
 
 
+_UNREADABLE = (
+    *(pa.ArrowException, msgspec.DecodeError, UnicodeDecodeError),
+    # JSON that is nested too deeply.
+    *(RecursionError, OSError),
+)
+
+
 @contextmanager
 def _naming(file: Readable, row: Callable[[], int]) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, orjson.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except _UNREADABLE as error:
         if isinstance(error, FileNotFoundError):
             raise
         if isinstance(error, OSError) and (outage := file.outage(error)) is not None:
@@ -198,7 +205,7 @@ def _texts(
 def _jsonl_of_reading(file: Readable, first: int, how: Reading) -> Iterator[Rows]:
     with _stream(file) as stream, BufferedReader(stream, _BLOCK) as text:
         lines = islice((line for line in text if line.strip()), first, None)
-        while piece := [orjson.loads(line) for line in islice(lines, how.rows)]:
+        while piece := [msgspec.json.decode(line) for line in islice(lines, how.rows)]:
             yield piece
 
 
