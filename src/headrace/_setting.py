@@ -117,6 +117,8 @@ class DeclaredSettings:
     VARIABLES: typing.ClassVar[str] = PREFIX
     #: The first setting of each group in which help shows them, and the group's name.
     PANELS: typing.ClassVar[Mapping[str, str]] = {}
+    #: What an error calls a setting; ``{}`` stands for its name.
+    TOLD_AS: typing.ClassVar[str] = "setting {}"
 
     def __post_init__(self) -> None:
         validate(self)
@@ -140,6 +142,11 @@ class DeclaredSettings:
         values = environment_values(cls, os.environ if environ is None else environ)
         values |= {name: value for name, value in given.items() if value is not None}
         return cls(**values)
+
+    @classmethod
+    def name_of(cls, field: dataclasses.Field[Any]) -> str:
+        """Return the name by which users give a setting."""
+        return field.name
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> typing.Self:
@@ -235,19 +242,18 @@ def _option(kind: type[DataclassInstance], field: dataclasses.Field[Any], panel:
     )
 
 
-def validate(settings: DataclassInstance) -> None:
+def validate(settings: DeclaredSettings) -> None:
     """Check every field, and put what was given as text into the field's own type.
-
-    Caller: ``__post_init__`` of a frozen dataclass of settings.
 
     Raises
     ------
     SettingsError
         Naming every setting that is wrong, its value and why.
     """
-    hints = _hints(type(settings))
+    kind: type[DataclassInstance] = type(settings)
+    hints = _hints(kind)
     lines, hints_of_wrong = [], []
-    for field in settings_of(type(settings)):
+    for field in settings_of(kind):
         name, value = field.name, getattr(settings, field.name)
         try:
             object.__setattr__(settings, name, _checked(field, hints[name], value))
@@ -259,9 +265,10 @@ def validate(settings: DataclassInstance) -> None:
             shown = format_duration(value) if isinstance(value, timedelta) else repr(value)
             if field.metadata["secret"]:
                 shown = "wrong"
-            lines.append(f"The setting {name} is {shown}: {error}.")
+            called = settings.name_of(field)
+            lines.append(f"The {settings.TOLD_AS.format(called)} is {shown}: {error}.")
             default = describe_default(field)
-            hints_of_wrong.append(f"{name}: {field.metadata['doc']} Default: {default}.")
+            hints_of_wrong.append(f"{called}: {field.metadata['doc']} Default: {default}.")
     if lines:
         raise SettingsError("\n".join(lines), hint="\n    ".join(hints_of_wrong))
 

@@ -100,8 +100,13 @@ class ConnectionSettings(DeclaredSettings):
         DeclaredSettings.__post_init__(self)
         if (self.access_key is None) != (self.secret_key is None):
             lacking = "secret_key" if self.secret_key is None else "access_key"
-            message = f"The setting {lacking} is missing: requests are signed with both keys."
-            raise SettingsError(message, hint="Give access_key and secret_key, or neither.")
+            keys = {
+                field.name: self.TOLD_AS.format(self.name_of(field))
+                for field in settings_of(type(self))
+            }
+            message = f"The {keys[lacking]} is missing: requests are signed with both keys."
+            hint = f"Give the {keys['access_key']} and the {keys['secret_key']}, or neither."
+            raise SettingsError(message, hint=hint)
 
     @property
     def connection(self) -> dict[str, Any]:

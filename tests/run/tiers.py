@@ -215,7 +215,7 @@ class Ledger:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what a part of a test took; say at once what failed, as a run may be cut off."""
-        if report.failed:
+        if report.failed and self.config.option.numprocesses:
             told = [line for line in report.longreprtext.splitlines() if line.startswith("E  ")]
             self._say("", f"FAILED {report.nodeid} ({report.when})", *told[:_TOLD])
         if self.settled is None and not starting():

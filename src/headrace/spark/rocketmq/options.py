@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
+from headrace._setting import DeclaredSettings, setting, settings_of
 from headrace.client import Admin, Client, ClientSettings, MessageQueue
-from headrace.durations import read_duration
 from headrace.errors import SettingsError, TopicNotFoundError
 from headrace.protocol.routes import is_of_brokers
+from headrace.settings import ConnectionSettings
 from headrace.spark.rocketmq.positions import (
     AtEdge,
     Position,
@@ -27,47 +27,118 @@ from headrace.spark.rocketmq.positions import (
 from headrace.spelling import did_you_mean
 
 Reading: TypeAlias = Literal["batch", "stream"]
+_Settings = TypeVar("_Settings", bound=DeclaredSettings)
 
-_CLUSTER = {
-    "rocketmq.namesrv": "Addresses of the name servers, host:port, separated by ';'. Required.",
-    "rocketmq.connectTimeout": "How long to try an address that never answered (5 s).",
-    "rocketmq.requestTimeout": "How long one request may take (10 s).",
-    "rocketmq.retryTimeout": "How long to wait for a broker that is away (60 s).",
-    "rocketmq.accessKey": "Account that signs requests.",
-    "rocketmq.secretKey": "Secret of the account.",
-    "rocketmq.securityToken": "Token that a temporary account also needs.",
-    "rocketmq.tls": "Whether connections use TLS (false).",
-    "rocketmq.tlsVerify": "Whether the brokers' certificates must be trusted (true).",
-    "rocketmq.tlsCa": "File of the trusted certificates (those of the system).",
-    "rocketmq.routeRefresh": "How often a query looks for new queues and topics (5 s).",
-}
 
-READ_OPTIONS: Mapping[str, str] = {
-    **_CLUSTER,
-    "subscribe": "Topics to read, separated by commas.",
-    "subscribePattern": "A regular expression that must match the whole name of a topic.",
-    "assign": 'Queues to read, as JSON: {"topic": [0, 1]}.',
-    "startingOffsets": "Where to begin: earliest, latest, or JSON by topic and queue.",
-    "startingTimestamp": "Begin at the first message stored at this time (ms) or later.",
-    "startingOffsetsByTimestamp": "The same by topic and queue, as JSON.",
-    "startingOffsetsByTimestampStrategy": "If no message is that late: error (default) or latest.",
-    "endingOffsets": "Where a batch read ends: latest, or JSON by topic and queue.",
-    "endingTimestamp": "End a batch read before the first message stored at this time (ms).",
-    "endingOffsetsByTimestamp": "The same by topic and queue, as JSON.",
-    "maxOffsetsPerTrigger": "Largest number of messages that one batch of a query reads.",
-    "minPartitions": "Cut large ranges so that there are about this many tasks.",
-    "failOnDataLoss": "Whether messages that are gone end the query (true) or are passed over.",
-    "groupId": "Consumer group whose offsets follow the query, so that tools can show its lag.",
-    "committed": "Whether to read only committed messages of jobs, and each once (false).",
-    "includeHeaders": "Whether there is a column 'headers' (false).",
-}
-"""The meaning of each option of a read."""
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
-WRITE_OPTIONS: Mapping[str, str] = {
-    **_CLUSTER,
-    "topic": "Topic of all rows; wins over the column 'topic'.",
-}
-"""The meaning of each option of a write."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClusterSettings(ConnectionSettings):
+    """The options that name a cluster and say how it is reached."""
+
+    VARIABLES = ""
+    TOLD_AS = "option '{}'"
+
+    namesrv: str = setting(
+        "", doc="Addresses of the name servers, host:port, separated by ';'.", shown="required"
+    )
+    route_refresh: timedelta = setting(
+        timedelta(seconds=5), doc="How often a query looks for new queues and topics."
+    )
+
+    @classmethod
+    def name_of(cls, field: Field[Any]) -> str:
+        """Return the name of an option."""
+        return f"rocketmq.{_camel_case(field.name)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReadSettings(DeclaredSettings):
+    """The options of a read; those of subscriptions and positions are read further."""
+
+    VARIABLES = ""
+    TOLD_AS = "option '{}'"
+
+    subscribe: str | None = setting(None, doc="Topics to read, separated by commas.")
+    subscribe_pattern: str | None = setting(
+        None, doc="A regular expression that must match the whole name of a topic."
+    )
+    assign: str | None = setting(None, doc='Queues to read, as JSON: {"topic": [0, 1]}.')
+    starting_offsets: str | None = setting(
+        None, doc="Where to begin: earliest, latest, or JSON by topic and queue."
+    )
+    starting_timestamp: str | None = setting(
+        None, doc="Begin at the first message stored at this time (ms) or later."
+    )
+    starting_offsets_by_timestamp: str | None = setting(
+        None, doc="The same by topic and queue, as JSON."
+    )
+    starting_offsets_by_timestamp_strategy: Strategy = setting(
+        "error", doc="What to do where no message is that late: an error, or begin at the end."
+    )
+    ending_offsets: str | None = setting(
+        None, doc="Where a batch read ends: latest, or JSON by topic and queue."
+    )
+    ending_timestamp: str | None = setting(
+        None, doc="End a batch read before the first message stored at this time (ms)."
+    )
+    ending_offsets_by_timestamp: str | None = setting(
+        None, doc="The same by topic and queue, as JSON."
+    )
+    max_offsets_per_trigger: int | None = setting(
+        None,
+        doc="Largest number of messages that one batch of a query reads.",
+        minimum=1,
+        shown="all there are",
+    )
+    min_partitions: int | None = setting(
+        None,
+        doc="Cut large ranges so that there are about this many tasks.",
+        minimum=1,
+        shown="one task for each queue",
+    )
+    fail_on_data_loss: bool = setting(
+        default=True, doc="Whether messages that are gone end the query or are passed over."
+    )
+    group_id: str | None = setting(
+        None,
+        doc="Consumer group whose offsets follow the query, so that tools can show its lag.",
+        pattern=r"[%|a-zA-Z0-9_-]{1,120}",
+        unit="letters, digits, '-' and '_'",
+    )
+    committed: bool = setting(
+        default=False, doc="Whether to read only committed messages of jobs, and each once."
+    )
+    include_headers: bool = setting(default=False, doc="Whether there is a column 'headers'.")
+
+    @classmethod
+    def name_of(cls, field: Field[Any]) -> str:
+        """Return the name of an option."""
+        return _camel_case(field.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WriteSettings(DeclaredSettings):
+    """The options of a write."""
+
+    VARIABLES = ""
+    TOLD_AS = "option '{}'"
+
+    topic: str | None = setting(None, doc="Topic of all rows; wins over the column 'topic'.")
+
+
+READ_OPTIONS, WRITE_OPTIONS = (
+    {
+        kind.name_of(field): str(field.metadata["doc"])
+        for kind in (_ClusterSettings, own)
+        for field in settings_of(kind)
+    }
+    for own in (_ReadSettings, _WriteSettings)
+)
+"""The meaning of each option of a read, and of a write."""
 
 #: Spark also passes its own options of a query to the source.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
@@ -81,8 +152,6 @@ _FROM_KAFKA = {
     "namesrv": "rocketmq.namesrv",
     "path": "subscribe (to read) or topic (to write)",
 }
-#: A query refreshes routes more often than other clients, so that new queues join it soon.
-_ROUTE_REFRESH = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,18 +258,19 @@ def read_options(options: Mapping[str, str], reading: Reading) -> ReadOptions:
                 f"option '{name}' has no meaning for a {reading} read",
                 hint="a stream has no end" if reading == "stream" else "leave it out",
             )
+    own = _given(_ReadSettings, options)
     default = AtEdge("earliest" if reading == "batch" else "latest")
     return ReadOptions(
         cluster=_cluster(options),
         subscription=_subscription(options),
         starting=_checked_start(_position(options, "starting") or default, reading),
         ending=_checked_end(_position(options, "ending") or AtEdge("latest")),
-        strategy=_strategy(options),
-        max_offsets=_positive(options, "maxOffsetsPerTrigger"),
-        min_partitions=_positive(options, "minPartitions"),
-        fail_on_data_loss=_boolean(options, "failOnDataLoss", default=True),
-        group=_group(options),
-        committed=_boolean(options, "committed", default=False),
+        strategy=own.starting_offsets_by_timestamp_strategy,
+        max_offsets=own.max_offsets_per_trigger,
+        min_partitions=own.min_partitions,
+        fail_on_data_loss=own.fail_on_data_loss,
+        group=own.group_id,
+        committed=own.committed,
     )
 
 
@@ -213,39 +283,32 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         An option does not exist, is missing, or has a value that cannot work.
     """
     check_names(options, WRITE_OPTIONS)
-    topic = options.get("topic")
-    if topic is not None and not topic.strip():
+    topic = _given(_WriteSettings, options).topic
+    if topic == "":
         raise _wrong("topic", topic, "name a topic, or leave the option out")
-    return WriteOptions(_cluster(options), None if topic is None else topic.strip())
+    return WriteOptions(_cluster(options), topic)
 
 
 def include_headers(options: Mapping[str, str]) -> bool:
     """Return whether a read has a column of headers."""
-    return _boolean(options, "includeHeaders", default=False)
+    return _given(_ReadSettings, options).include_headers
+
+
+def _given(kind: type[_Settings], options: Mapping[str, str]) -> _Settings:
+    names = {field.name: kind.name_of(field) for field in settings_of(kind)}
+    return kind(**{field: options[name] for field, name in names.items() if name in options})
 
 
 def _cluster(options: Mapping[str, str]) -> ClusterOptions:
-    namesrv = options.get("rocketmq.namesrv", "").strip()
-    if not namesrv:
+    given = _given(_ClusterSettings, options)
+    if not given.namesrv:
         raise SettingsError(
             "the rocketmq source needs the option 'rocketmq.namesrv'",
             hint='give the name server: .option("rocketmq.namesrv", "127.0.0.1:9876")',
         )
-    standard = ClientSettings()
-    settings = ClientSettings(
-        connect_timeout=_duration(options, "rocketmq.connectTimeout", standard.connect_timeout),
-        request_timeout=_duration(options, "rocketmq.requestTimeout", standard.request_timeout),
-        retry_timeout=_duration(options, "rocketmq.retryTimeout", standard.retry_timeout),
-        route_refresh=_duration(options, "rocketmq.routeRefresh", _ROUTE_REFRESH),
-        access_key=options.get("rocketmq.accessKey"),
-        secret_key=options.get("rocketmq.secretKey"),
-        security_token=options.get("rocketmq.securityToken"),
-        tls=_boolean(options, "rocketmq.tls", default=False),
-        tls_verify=_boolean(options, "rocketmq.tlsVerify", default=True),
-        tls_ca=Path(options["rocketmq.tlsCa"]) if "rocketmq.tlsCa" in options else None,
-    )
+    settings = ClientSettings(**given.connection, route_refresh=given.route_refresh)
     # Executors may run on other machines, which do not have the file of certificates.
-    return ClusterOptions(namesrv, settings.portable())
+    return ClusterOptions(given.namesrv, settings.portable())
 
 
 def _subscription(options: Mapping[str, str]) -> Subscription:
@@ -299,45 +362,6 @@ def _checked_end(position: Position) -> Position:
             hint="end at 'latest', at offsets, or at a timestamp",
         )
     return position
-
-
-def _strategy(options: Mapping[str, str]) -> Strategy:
-    name = "startingOffsetsByTimestampStrategy"
-    text = options.get(name, "error").strip().lower()
-    if text == "error":
-        return "error"
-    if text == "latest":
-        return "latest"
-    raise _wrong(name, text, "write error or latest")
-
-
-def _group(options: Mapping[str, str]) -> str | None:
-    group = options.get("groupId")
-    if group is not None and not re.fullmatch(r"[%|a-zA-Z0-9_-]{1,120}", group):
-        raise _wrong("groupId", group, "write letters, digits, '-' and '_'")
-    return group
-
-
-def _duration(options: Mapping[str, str], name: str, default: timedelta) -> timedelta:
-    if name not in options:
-        return default
-    return read_duration(f"option '{name}'", options[name])
-
-
-def _positive(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise _wrong(name, text, "write a whole number, at least 1")
-    return int(text)
-
-
-def _boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = options.get(name, str(default)).strip().lower()
-    if text not in {"true", "false"}:
-        raise _wrong(name, text, "write true or false")
-    return text == "true"
 
 
 def _wrong(name: str, value: str, hint: str) -> SettingsError:
