@@ -198,7 +198,7 @@ def test_operators_of_streams_are_measured(tmp_path: Path) -> None:
     assert {*measures, "state_10m / state_10k", "state_10m_memory"} == set(values) - {"state_10k"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.rocketmq
 def test_pulling_is_measured_on_both_brokers(tmp_path: Path) -> None:
     assert set(measured(tmp_path, "pull_ours")) == {

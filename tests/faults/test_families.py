@@ -105,12 +105,12 @@ def test_nothing_is_left_of_a_driver_that_is_killed_in_a_batch(tmp_path: Path) -
         assert_all_end(family, began)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_nothing_is_left_of_drivers_that_are_killed_in_a_row(tmp_path: Path) -> None:
     with deaf_job(tmp_path) as run:
         send(run, LAST)
         families = []
-        for _ in range(2):
+        for _ in range(3):
             driver, _ = started(run)
             families += family_in_a_batch(driver.pid)
             driver.signal(signal.SIGKILL)
@@ -121,7 +121,12 @@ def test_nothing_is_left_of_drivers_that_are_killed_in_a_row(tmp_path: Path) -> 
 # A supervised driver that is killed alone is a matter of test_supervision.py, too.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "who", [pytest.param("driver", marks=pytest.mark.soak), "supervisor", "both"]
+    "who",
+    [
+        "supervisor",
+        pytest.param("driver", marks=pytest.mark.soak),
+        pytest.param("both", marks=pytest.mark.soak),
+    ],
 )
 def test_nothing_is_left_where_drivers_are_supervised(tmp_path: Path, who: str) -> None:
     with deaf_job(tmp_path) as run:
@@ -138,7 +143,9 @@ def test_nothing_is_left_where_drivers_are_supervised(tmp_path: Path, who: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "an error"])
+@pytest.mark.parametrize(
+    "how", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.soak), "an error"]
+)
 def test_nothing_is_left_of_a_driver_that_ends_by_itself(tmp_path: Path, how: str) -> None:
     with deaf_job(tmp_path) as run:
         send(run, LAST if how.startswith("SIG") else ERROR)

@@ -38,13 +38,14 @@ def test_without_faults_all_checks_pass(scene: Scene) -> None:
     assert (scene.problems(), scene.repeated()) == ([], 0)
 
 
+# The enumeration kills at each of them, too.
 @pytest.mark.parametrize(
     "failpoint",
     [
         "journal.commit.appended=kill:3",
         "journal.publish.sent=kill:9",
         *(
-            pytest.param(failpoint, marks=pytest.mark.slow)
+            pytest.param(failpoint, marks=pytest.mark.soak)
             for failpoint in (
                 "task.processed=kill:5",
                 "journal.staged=kill:7",

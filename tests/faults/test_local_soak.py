@@ -27,7 +27,9 @@ pytestmark = pytest.mark.slow
 
 NAMES = Names("proof")
 MINUTES = float(os.environ.get("MINUTES", "10"))
-FRONTS = pytest.mark.parametrize("front", ["streams", "bolts"])
+FRONTS = pytest.mark.parametrize(
+    "front", ["streams", pytest.param("bolts", marks=pytest.mark.soak)]
+)
 
 
 @contextmanager

@@ -73,6 +73,12 @@ _PROCESSES = (
 #: Whose tests run on both kinds of cluster in `make test`; those of others do on the embedded one.
 _BOTH_KINDS = ("tests/client/", "tests/spark/test_job.py", "tests/spark/rocketmq/")
 
+#: Long ones of those others, by how they begin: on RocketMQ they are soaks.
+_SOAKS_ON_ROCKETMQ = (
+    "tests/faults/test_state_layouts.py::test_results_are_the_same",
+    "tests/spark/test_batches.py::test_what_hangs",
+)
+
 #: What tests may take that have a reason to take longer than their tier allows, by how they begin.
 _DEARER: dict[str, float] = {
     # Jobs whose processes die, models, thousands of seeds, whole benchmarks.
@@ -368,6 +374,8 @@ def pytest_collection_modifyitems(
         groups[item.nodeid] = group
         if _is_repeated(item):
             item.add_marker(pytest.mark.slow)
+            if item.nodeid.startswith(_SOAKS_ON_ROCKETMQ):
+                item.add_marker(pytest.mark.soak)
         item.user_properties += [("tier", tier), ("budget", budget_of(item, tier))]
     yield
     if not hasattr(config, "workerinput"):

@@ -18,7 +18,7 @@ from tests.simulation.mutants import Mutant, find
 pytestmark = [pytest.mark.timeout(300), pytest.mark.spread]
 
 #: Seeds of `make test`, of all, and of a soak.
-SEEDS, ALL_SEEDS, SOAK_SEEDS = 20, 60, 4000
+SEEDS, ALL_SEEDS, SOAK_SEEDS = 20, 40, 4000
 SHARE = 10
 
 

@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.spread]
 
 #: Seeds on the own broker and on stock ones: of `make test`, of all, and of a soak.
 SEEDS = {True: 100, False: 60}
-ALL_SEEDS = {True: 200, False: 120}
+ALL_SEEDS = {True: 140, False: 80}
 SOAK_SEEDS = {True: 16_000, False: 12_000}
 SHARE = 20
 

@@ -110,7 +110,9 @@ def test_sink_that_fails_for_good_stops_the_job_and_offsets_stay(rig: Rig) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("deaf", [False, True], ids=["sleep", "deaf"])
+@pytest.mark.parametrize(
+    "deaf", [pytest.param(False, id="sleep", marks=pytest.mark.soak), pytest.param(True, id="deaf")]
+)
 def test_hung_operator_is_broken_off_and_the_batch_done_again(
     rig: Rig, caplog: pytest.LogCaptureFixture, *, deaf: bool
 ) -> None:
