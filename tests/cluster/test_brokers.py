@@ -17,7 +17,7 @@ from tests.faults.harness import at_most, seeded
 
 MINUTES = float(os.environ.get("MINUTES", "10"))
 #: How long machines are cut off, s.
-CUT = 60.0 if os.environ.get("MINUTES") else 25.0
+CUT = 60.0 if os.environ.get("MINUTES") else 15.0
 #: What a strike may cost beyond that, or beyond a lease, s.
 LIMIT = 30.0
 _WORKERS = ("worker-1", "worker-2", "worker-3")

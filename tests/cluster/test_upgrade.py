@@ -18,10 +18,10 @@ import pytest
 from headrace.packing.distributions import build_wheel
 from tests.cluster.brokers import OneBroker, install
 from tests.cluster.machines import Running
-from tests.cluster.spark_cluster import MARKS, ROOT, TOGETHER, SparkCluster
+from tests.cluster.spark_cluster import BUILDS, MARKS, ROOT, SparkCluster
 from tests.faults.harness import at_most, await_true
 
-pytestmark = [*MARKS, TOGETHER]
+pytestmark = [*MARKS, BUILDS]
 
 PROJECT = (ROOT / "pyproject.toml").read_text()
 OLDER: str = tomllib.loads(PROJECT)["project"]["version"]
@@ -151,13 +151,8 @@ def test_an_older_worker_names_the_setting_that_it_does_not_know(fleet: Fleet) -
 def test_a_worker_that_does_not_fit_ends_the_job_at_once(fleet: Fleet) -> None:
     for name, version in zip(WORKERS, (NEWER, FAR), strict=True):
         fleet.bring_worker(name, version)
-    trial = fleet.machines.trial("refused")
+    fleet.machines.trial("refused")
     told = error_of(fleet.job(NEWER, "refused"))
     assert (
         f"machine worker-2 runs headrace {FAR}, and the driver of the job headrace {NEWER}" in told
     )
-    fleet.bring_worker("worker-2", NEWER)
-    job = fleet.job(NEWER, "refused")
-    trial.await_results(job)
-    trial.finish()
-    stop(job)

@@ -53,7 +53,10 @@ def test_the_check_finds_what_is_wrong(states: list[dict[str, int]], message: st
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("options", [(), ("--fail",)], ids=["R42", "R43"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param((), id="R42", marks=pytest.mark.soak), pytest.param(("--fail",), id="R43")],
+)
 def test_on_spark_the_last_commit_is_right(options: tuple[str, ...]) -> None:
     """R42 and R43: exactly one roll-back where the first batch fails."""
     roll_backs, result = output_of("--on", "spark", *options)

@@ -23,13 +23,11 @@ from tests.faults.proof_pipeline import Names
 from tests.faults.rocket_brokers import LEASE_SECONDS, running_rocket_brokers
 from tests.faults.strikes import Survived, rounds
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 NAMES = Names("proof")
 MINUTES = float(os.environ.get("MINUTES", "10"))
-FRONTS = pytest.mark.parametrize(
-    "front", ["streams", pytest.param("bolts", marks=pytest.mark.soak)]
-)
+FRONTS = pytest.mark.parametrize("front", ["streams", "bolts"])
 
 
 @contextmanager
@@ -101,7 +99,6 @@ def test_ten_random_strikes_leave_every_result_once(tmp_path: Path, front: Front
     assert survived.strikes.total() == 10
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(0)
 @FRONTS
 @pytest.mark.parametrize(

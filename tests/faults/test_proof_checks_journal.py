@@ -131,7 +131,7 @@ class Scene:
         self._client.close()
 
 
-@pytest.fixture(params=["streams", "bolts"])
+@pytest.fixture(params=["streams", pytest.param("bolts", marks=pytest.mark.soak)])
 def scene(namesrv: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
     scene = Scene(namesrv, tmp_path, request.param)
     try:

@@ -146,6 +146,7 @@ def test_standby_on_rocketmq_does_not_wait_for_the_lease_of_the_dead(tmp_path: P
             assert supervisor.said.count("its standby takes over.") == 1
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_standby_takes_over_and_another_one_stands_by(tmp_path: Path) -> None:
     with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
@@ -188,6 +189,7 @@ def test_standby_takes_over_all_groups_of_a_topology(tmp_path: Path) -> None:
             sent[group] += send_lines(run.client, group, 1)
             await_counts(run.client, group, sent[group])
         assert standby in drivers_of(supervisor)
+        await_true("another standby", lambda: len(drivers_of(supervisor)) == 2)
         assert {standing.record.epoch for standing in Admin(run.client).jobs()} == {2}
         assert run.driver.stop() == 0, run.driver.said
 
