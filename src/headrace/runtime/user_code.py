@@ -88,8 +88,6 @@ def writing(operator: Operator, what: str) -> Iterator[None]:
         ) from error
 
 
-# Calling the user's functions: fast on good records, precise about the bad one.
-
 # Awaiting many calls of a coroutine function at once, with the results in order.
 
 
@@ -185,6 +183,9 @@ def _runner() -> asyncio.Runner:
         _loops.runner, _loops.pid = asyncio.Runner(), os.getpid()
         atexit.register(_loops.runner.close)
     return _loops.runner
+
+
+# Calling the user's functions: fast on good records, precise about the bad one.
 
 
 class _Skipped:

@@ -17,8 +17,6 @@ from headrace.backoff import Backoff, jitter
 from headrace.connect.config.chain import common_keys
 from headrace.errors import ConnectorConfigError
 
-# Stages: where on its way a record was when something failed.
-
 # Counters of what failed, and what became of it.
 
 
@@ -87,6 +85,9 @@ class Counters:
     def statistics(self) -> HandlingStatistics:
         """Return the counts of this moment."""
         return HandlingStatistics(**vars(self))
+
+
+# Stages: where on its way a record was when something failed.
 
 
 class HandlingStage(StrEnum):

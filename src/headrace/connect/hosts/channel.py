@@ -33,12 +33,6 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
 
 
-# The data channel of a task host: it listens, and serves whoever connects.
-#
-# Each connection has a thread; none of them runs plugin code.  A client that goes away in the middle
-# of a request harms nobody: a request that did not come whole is dropped, and an answer that nobody
-# takes is given again when the request comes again.
-
 # Frames of the data channel: a header of JSON, and Arrow where there are records.
 #
 # A frame is the length of the header (u32, big endian), the header, the length of the records (u32)
@@ -164,6 +158,13 @@ _LAST_ANSWERS = 2.0
 
 Answer = tuple[dict[str, Any], "pa.RecordBatch | None"]
 """Header and records of an answer."""
+
+
+# The data channel of a task host: it listens, and serves whoever connects.
+#
+# Each connection has a thread; none of them runs plugin code.  A client that goes away in the middle
+# of a request harms nobody: a request that did not come whole is dropped, and an answer that nobody
+# takes is given again when the request comes again.
 
 
 class RequestRefused(Exception):  # noqa: N818 - an answer, not a failure of the host

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from headrace.connect.records import Queue, SinkRecord
 
 
-# The contexts that connectors and tasks get in their hosts.
-
 # Find and import plugins, and read their configs: in hosts only.
 
 _FAMILIES: tuple[tuple[type[object], Family], ...] = (
@@ -155,6 +153,9 @@ def config_of(kind: type[Connector], texts: Mapping[str, str], masking: Masking)
     config = read_config(kind, texts)
     masking.learn_typed(config)
     return config
+
+
+# The contexts that connectors and tasks get in their hosts.
 
 
 class _Hosted:

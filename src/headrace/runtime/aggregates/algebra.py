@@ -286,8 +286,6 @@ def _rows(columns: list[list[Any]]) -> list[list[Any]]:
     return list(map(list, zip(*columns, strict=True)))
 
 
-# Aggregates that keep every value, or what tells it from others: collect, count_distinct.
-
 # HyperLogLog: how many different values there were, in 4 KiB at most.
 #
 # The estimator is the improved one of O. Ertl, "New cardinality estimation algorithms for
@@ -417,6 +415,9 @@ def _tau(share: float) -> float:
         weight *= 0.5
         total -= (1 - share) ** 2 * weight
     return total / 3
+
+
+# Aggregates that keep every value, or what tells it from others: collect, count_distinct.
 
 
 class _SelectingAlgebra(Algebra):

@@ -333,8 +333,6 @@ def _fence(topic: CommitTopic, owner: str) -> CommitRecord:
     )
 
 
-# What a job did: the records of its commit topic, as far as the topic still has them.
-
 # A look at a job: its snapshot, its lag, what it has staged.
 
 
@@ -444,6 +442,9 @@ _DRIVER = "HEADRACE_DRIVER"
 _BEFORE = 200
 #: How much further back to look, where too little was found.
 _FURTHER = 4
+
+
+# What a job did: the records of its commit topic, as far as the topic still has them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

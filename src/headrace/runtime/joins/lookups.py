@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from headrace.topology.operators.tables import JoinKind
 
 
-# Tables: kept, changed row by row, and joined with each other.
-
 # Joins without a window: the last value of each side, by key.
 
 _TIME = struct.Struct("<q")
@@ -169,6 +167,9 @@ class LatestValues:
 
 
 _FAMILIES = (b"l", b"r")
+
+
+# Tables: kept, changed row by row, and joined with each other.
 
 
 class KeepTableProcessor(Processor[KeepTable]):
@@ -310,8 +311,6 @@ def _joined(kind: JoinKind, left: object, right: object) -> bool:
     return left is not None or (kind == "outer" and right is not None)
 
 
-# Joins of tables by a key that one side's rows hold of the other.
-
 # Results of joins: one kind's share of all meetings, through the user's function.
 
 
@@ -334,6 +333,9 @@ class JoinedProcessor(Processor[Joined]):
             columns.insert(0, chunk.key_list())
         kept, results = self._function.each(chunk, *columns)
         return kept.with_values(results)
+
+
+# Joins of tables by a key that one side's rows hold of the other.
 
 
 class ForeignKeyRequestsProcessor(Processor[ForeignKeyRequests]):

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from headrace.topology.operators.core import Operator
 
 
-# Sliding windows: one ends at every time at which a key has a record.
-
 # A result's window, from the properties in which it travels to a place beside the value.
 
 
@@ -270,6 +268,9 @@ class _Results:
 
 #: Numbers of parts: the window that ends there has not fired, or has, and others still need it.
 _OPEN, _FIRED = 0, 1
+
+
+# Sliding windows: one ends at every time at which a key has a record.
 
 
 class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
