@@ -181,10 +181,20 @@ def _ranges(name: str) -> str:
             f"as L or Lu, or one of {known}"
         )
     categories = _CATEGORIES.get(name, (name.removeprefix("Is"),))
-    codes = range(sys.maxunicode + 1)
-    held = groupby(codes, lambda code: unicodedata.category(chr(code)).startswith(categories))
-    runs = [list(run) for inside, run in held if inside]
-    return "".join(f"\\U{run[0]:08x}-\\U{run[-1]:08x}" for run in runs)
+    held = groupby(_runs(), lambda run: run[0].startswith(categories))
+    found = [list(runs) for inside, runs in held if inside]
+    return "".join(f"\\U{runs[0][1]:08x}-\\U{runs[-1][2]:08x}" for runs in found)
+
+
+@cache
+def _runs() -> list[tuple[str, int, int]]:
+    """Return the category of each run of characters that have the same, its first and its last."""
+    found, first = [], 0
+    for category, run in groupby(map(unicodedata.category, map(chr, range(sys.maxunicode + 1)))):
+        behind = first + sum(1 for _ in run)
+        found.append((category, first, behind - 1))
+        first = behind
+    return found
 
 
 def expanded(replacement: str, found: re.Match[str]) -> str:
