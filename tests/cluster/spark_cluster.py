@@ -35,9 +35,9 @@ _AS_ADVISED = {
 }
 _PATIENCE = 400
 #: How often a job works: one without a pause would take the cores of the tests beside it.
-PACE = ("--batch-interval", "300ms")
+PACE = ("--batch-interval", "1s")
 #: So many results tell that a job works again.
-_SOME = 5
+_SOME = 3
 
 
 class SparkCluster:
