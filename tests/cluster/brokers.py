@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import compileall
 import os
+import re
 import shutil
 import signal
 import sys
@@ -26,6 +28,7 @@ __all__ = [
     "environment",
     "headrace",
     "install",
+    "unpack",
 ]
 
 ROOT = Path(__file__).parents[2]
@@ -51,12 +54,22 @@ def environment() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(map(str, places))}
 
 
-def install(wheel: Path, machine: Machine) -> None:
-    """Give a machine a build of Headrace in place of the one that it has; what runs goes on."""
+def unpack(wheel: Path, folder: Path) -> Path:
+    """Unpack a build of Headrace, compiled once for all machines; give its folder.
+
+    A machine compiles the module of Spark's workers itself, by which one sees that tasks ran there.
+    """
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(folder)
+    compileall.compile_dir(folder, quiet=1, rx=re.compile(r"/spark/worker\.py$"))
+    return folder
+
+
+def install(build: Path, machine: Machine) -> None:
+    """Give a machine a build in place of the one that it has; what runs goes on."""
     place = machine.folder / PACKAGES
     shutil.rmtree(place, ignore_errors=True)
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(place)
+    shutil.copytree(build, place)
 
 
 class Brokers(ABC):
@@ -88,11 +101,11 @@ class OneBroker(Brokers):
         self._serving = _serve(self._machine)
         return _address(self._machine)
 
-    def upgrade(self, wheel: Path) -> None:
+    def upgrade(self, build: Path) -> None:
         """Start it anew on its data, by another build."""
         self._serving.send(signal.SIGTERM)
         self._serving.end(_PATIENCE)
-        install(wheel, self._machine)
+        install(build, self._machine)
         self._serving = _serve(self._machine)
 
 

@@ -17,14 +17,13 @@ from tests.cluster.brokers import PACKAGES, ROOT, Brokers, OneBroker, environmen
 from tests.cluster.machines import HOME, Machine, Network, Running
 from tests.faults.harness import await_true
 
-__all__ = ["BUILDS", "MARKS", "ROOT", "TOGETHER", "SparkCluster", "Trial", "spark_cluster"]
+__all__ = ["MARKS", "ROOT", "SparkCluster", "Trial", "spark_cluster"]
 
-#: Of each file of tests.
-MARKS = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
-#: Of those with one broker: more machines side by side would measure each other.
-TOGETHER = pytest.mark.together("machines")
-#: Of those that build what they run: a wheel, an archive.
-BUILDS = pytest.mark.together("builds")
+#: Of each file of tests; more machines side by side would measure each other.
+MARKS = [
+    *(pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)),
+    pytest.mark.together("machines"),
+]
 _SPARK = Path(pyspark.__file__).parent
 _MASTER_PORT = 7077
 _DEPLOY = "org.apache.spark.deploy"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.machines import Running
-from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster, Trial
+from tests.cluster.spark_cluster import MARKS, SparkCluster, Trial
 from tests.faults.harness import at_most
 
 #: How long a machine is cut off, s: a worker longer than its executors may be silent.
@@ -19,7 +19,7 @@ if os.environ.get("MINUTES"):
 #: What it may cost beyond that, s.
 LIMITS = {"worker": 30.0, "broker": 15.0, "driver": 15.0}
 
-pytestmark = [*MARKS, TOGETHER]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

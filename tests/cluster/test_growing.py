@@ -10,10 +10,10 @@ import pytest
 
 from tests.cluster.audit import SLOW
 from tests.cluster.machines import Machine, Running
-from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster
+from tests.cluster.spark_cluster import MARKS, SparkCluster
 from tests.faults.harness import at_most, await_true
 
-pytestmark = [*MARKS, TOGETHER]
+pytestmark = MARKS
 
 #: Seconds without a result, at most.
 LIMIT = 15.0

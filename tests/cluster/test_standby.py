@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from tests.cluster.spark_cluster import MARKS, TOGETHER, SparkCluster
+from tests.cluster.spark_cluster import MARKS, SparkCluster
 from tests.faults.harness import at_most
 
-pytestmark = [*MARKS, TOGETHER]
+pytestmark = MARKS
 
 #: How long a lease holds here, and how soon after it there are results, s.
 LEASE, LIMIT = 20.0, 20.0
