@@ -144,9 +144,9 @@ class DeclaredSettings:
         return cls(**values)
 
     @classmethod
-    def name_of(cls, field: dataclasses.Field[Any]) -> str:
+    def name_of(cls, field: str) -> str:
         """Return the name by which users give a setting."""
-        return field.name
+        return field
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> typing.Self:
@@ -265,7 +265,7 @@ def validate(settings: DeclaredSettings) -> None:
             shown = format_duration(value) if isinstance(value, timedelta) else repr(value)
             if field.metadata["secret"]:
                 shown = "wrong"
-            called = settings.name_of(field)
+            called = settings.name_of(name)
             lines.append(f"The {settings.TOLD_AS.format(called)} is {shown}: {error}.")
             default = describe_default(field)
             hints_of_wrong.append(f"{called}: {field.metadata['doc']} Default: {default}.")

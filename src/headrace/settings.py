@@ -99,14 +99,10 @@ class ConnectionSettings(DeclaredSettings):
     def __post_init__(self) -> None:
         DeclaredSettings.__post_init__(self)
         if (self.access_key is None) != (self.secret_key is None):
-            lacking = "secret_key" if self.secret_key is None else "access_key"
-            keys = {
-                field.name: self.TOLD_AS.format(self.name_of(field))
-                for field in settings_of(type(self))
-            }
-            message = f"The {keys[lacking]} is missing: requests are signed with both keys."
-            hint = f"Give the {keys['access_key']} and the {keys['secret_key']}, or neither."
-            raise SettingsError(message, hint=hint)
+            access, secret = map(self.name_of, ("access_key", "secret_key"))
+            lacking = self.TOLD_AS.format(secret if self.secret_key is None else access)
+            message = f"The {lacking} is missing: requests are signed with both keys."
+            raise SettingsError(message, hint=f"Give {access} and {secret}, or neither.")
 
     @property
     def connection(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ _PATIENCE = 400
 #: How often a job works: one without a pause would take the cores of the tests beside it.
 PACE = ("--batch-interval", "1s")
 #: So many results tell that a job works again.
-_SOME = 3
+_SOME = 5
 
 
 class SparkCluster:

@@ -151,8 +151,13 @@ def test_an_older_worker_names_the_setting_that_it_does_not_know(fleet: Fleet) -
 def test_a_worker_that_does_not_fit_ends_the_job_at_once(fleet: Fleet) -> None:
     for name, version in zip(WORKERS, (NEWER, FAR), strict=True):
         fleet.bring_worker(name, version)
-    fleet.machines.trial("refused")
+    trial = fleet.machines.trial("refused")
     told = error_of(fleet.job(NEWER, "refused"))
     assert (
         f"machine worker-2 runs headrace {FAR}, and the driver of the job headrace {NEWER}" in told
     )
+    fleet.bring_worker("worker-2", NEWER)
+    job = fleet.job(NEWER, "refused")
+    trial.await_results(job)
+    trial.finish()
+    stop(job)

@@ -106,7 +106,7 @@ def test_nothing_is_left_of_a_driver_that_is_killed_in_a_batch(tmp_path: Path) -
 
 
 @pytest.mark.soak
-def test_nothing_is_left_of_drivers_that_are_killed_in_a_row(tmp_path: Path) -> None:
+def test_nothing_is_left_of_three_drivers_that_are_killed_in_a_row(tmp_path: Path) -> None:
     with deaf_job(tmp_path) as run:
         send(run, LAST)
         families = []

@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 #: Longer than Java takes to end by itself, shorter than a store waits for the lock of another task.
 SOON = 20.0
+#: Until what stands still has been noticed and has ended, with a time-out of 10 s.
+NOTICED = 10.0 + 3 * SOON
 
 
 def supervised(run: KillTest, *switches: str) -> Driver:
@@ -65,18 +67,19 @@ def test_driver_that_is_killed_or_stands_still_is_replaced(tmp_path: Path) -> No
         feeder = Feeder(broker.address)
         feeder.start()
         supervisor = supervised(run, "--driver-timeout=10s")
-        for epoch, strike in enumerate((kill_driver, suspend_driver, suspend_java), 1):
-            run.await_batches(2)
+        strikes = (kill_driver, SOON), (suspend_driver, NOTICED), (suspend_java, NOTICED)
+        for epoch, (strike, patience) in enumerate(strikes, 1):
+            run.await_batches(3)
             assert run.standing()[0] == epoch, "each driver opens an epoch"
             (driver,) = drivers_of(supervisor)
             family = [driver, *descendants(driver.pid)]
             assert supervisor.java()
             assert supervisor.workers()
-            patience = strike(supervisor, driver)
+            strike(supervisor, driver)
             # What is left of it must not work on, nor hold the local state of its successor.
             gone, alive = psutil.wait_procs(family, timeout=patience)
             assert not alive, f"{strike.__name__}: {len(gone)} ended"
-        run.await_batches(2)
+        run.await_batches(3)
         finish(run, feeder)
         assert "was killed by SIGKILL: starting another one." in supervisor.said
         assert "as it was stopped (SIGSTOP): killing it." in supervisor.said
@@ -87,21 +90,17 @@ def test_driver_that_is_killed_or_stands_still_is_replaced(tmp_path: Path) -> No
         assert supervisor.said.count("starting another one.") == 3
 
 
-def kill_driver(supervisor: Driver, driver: psutil.Process) -> float:
-    """Strike, and say within how many seconds all of its processes must have ended."""
+def kill_driver(_: Driver, driver: psutil.Process) -> None:
     driver.kill()
-    return SOON
 
 
-def suspend_driver(supervisor: Driver, driver: psutil.Process) -> float:
+def suspend_driver(_: Driver, driver: psutil.Process) -> None:
     driver.suspend()
-    return 10 + 3 * SOON
 
 
-def suspend_java(supervisor: Driver, driver: psutil.Process) -> float:
+def suspend_java(supervisor: Driver, _: psutil.Process) -> None:
     (java,) = supervisor.java()
     java.suspend()
-    return 10 + 3 * SOON
 
 
 @pytest.mark.timeout(600)

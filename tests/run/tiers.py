@@ -43,7 +43,6 @@ SUMS: dict[Tier, tuple[float, float]] = {
     "servers": (600, 1400),
 }
 
-_TOO_LATE = "the time of this run is over"
 _RECORDED = Path(__file__).with_name("durations.json")
 #: Tests below this many seconds are recorded with their file only.
 _WORTH = 0.3
@@ -331,7 +330,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin nothing more where the time of a run is over."""
     if time.time() > item.config.option.until:
-        pytest.skip(_TOO_LATE)
+        pytest.skip("the time of this run is over")
 
 
 _recorded = pytest.StashKey[Recorded]()

@@ -158,6 +158,6 @@ def _key(text: str) -> object:
 
     try:
         return msgspec.json.decode(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         message = f"the key {text!r} is no JSON: {error}"
         raise ConfigurationError(message, hint="Leave --json out for text.") from None

@@ -114,7 +114,7 @@ def test_offsets_come_as_json() -> None:
             "requestTimeout' is '5': a duration is a number and a unit",
             "10 s",
         ),
-        ({"rocketmq.accessKey": "a"}, "'rocketmq.secretKey' is missing", "'rocketmq.accessKey'"),
+        ({"rocketmq.accessKey": "a"}, "'rocketmq.secretKey' is missing", "Give rocketmq.accessKey"),
         ({"endingOffsets": "latest"}, "no meaning for a stream read", "no end"),
     ],
 )

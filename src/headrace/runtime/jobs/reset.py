@@ -189,7 +189,7 @@ def _entry(numbered: tuple[int, str]) -> tuple[bytes, bytes]:
     try:
         told = msgspec.json.decode(line)
         return b64decode(told["key"], validate=True), b64decode(told["value"], validate=True)
-    except (msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StateError(
             f"line {number} is no entry of a state store: {type(error).__name__}: {error}",
             hint='headrace state export writes such lines: {"key": BASE64, "value": BASE64}',

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import Field, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 from headrace._setting import DeclaredSettings, setting, settings_of
 from headrace.client import Admin, Client, ClientSettings, MessageQueue
@@ -27,20 +27,30 @@ from headrace.spark.rocketmq.positions import (
 from headrace.spelling import did_you_mean
 
 Reading: TypeAlias = Literal["batch", "stream"]
-_Settings = TypeVar("_Settings", bound=DeclaredSettings)
+_Settings = TypeVar("_Settings", bound="_Options")
 
 
-def _camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(map(str.capitalize, others))
+class _Options(DeclaredSettings):
+    """Settings that are options of Spark, in whose spelling they are named."""
+
+    __slots__ = ()
+    VARIABLES = ""
+    TOLD_AS = "option '{}'"
+    #: How their names begin.
+    BEGINNING: ClassVar[str] = ""
+
+    @classmethod
+    def name_of(cls, field: str) -> str:
+        """Return the name of an option."""
+        first, *others = field.split("_")
+        return cls.BEGINNING + first + "".join(map(str.capitalize, others))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ClusterSettings(ConnectionSettings):
+class _ClusterOptions(_Options, ConnectionSettings):
     """The options that name a cluster and say how it is reached."""
 
-    VARIABLES = ""
-    TOLD_AS = "option '{}'"
+    BEGINNING = "rocketmq."
 
     namesrv: str = setting(
         "", doc="Addresses of the name servers, host:port, separated by ';'.", shown="required"
@@ -49,18 +59,10 @@ class _ClusterSettings(ConnectionSettings):
         timedelta(seconds=5), doc="How often a query looks for new queues and topics."
     )
 
-    @classmethod
-    def name_of(cls, field: Field[Any]) -> str:
-        """Return the name of an option."""
-        return f"rocketmq.{_camel_case(field.name)}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ReadSettings(DeclaredSettings):
+class _ReadOptions(_Options):
     """The options of a read; those of subscriptions and positions are read further."""
-
-    VARIABLES = ""
-    TOLD_AS = "option '{}'"
 
     subscribe: str | None = setting(None, doc="Topics to read, separated by commas.")
     subscribe_pattern: str | None = setting(
@@ -114,29 +116,21 @@ class _ReadSettings(DeclaredSettings):
     )
     include_headers: bool = setting(default=False, doc="Whether there is a column 'headers'.")
 
-    @classmethod
-    def name_of(cls, field: Field[Any]) -> str:
-        """Return the name of an option."""
-        return _camel_case(field.name)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _WriteSettings(DeclaredSettings):
+class _WriteOptions(_Options):
     """The options of a write."""
-
-    VARIABLES = ""
-    TOLD_AS = "option '{}'"
 
     topic: str | None = setting(None, doc="Topic of all rows; wins over the column 'topic'.")
 
 
 READ_OPTIONS, WRITE_OPTIONS = (
     {
-        kind.name_of(field): str(field.metadata["doc"])
-        for kind in (_ClusterSettings, own)
+        kind.name_of(field.name): str(field.metadata["doc"])
+        for kind in (_ClusterOptions, own)
         for field in settings_of(kind)
     }
-    for own in (_ReadSettings, _WriteSettings)
+    for own in (_ReadOptions, _WriteOptions)
 )
 """The meaning of each option of a read, and of a write."""
 
@@ -258,7 +252,7 @@ def read_options(options: Mapping[str, str], reading: Reading) -> ReadOptions:
                 f"option '{name}' has no meaning for a {reading} read",
                 hint="a stream has no end" if reading == "stream" else "leave it out",
             )
-    own = _given(_ReadSettings, options)
+    own = _given(_ReadOptions, options)
     default = AtEdge("earliest" if reading == "batch" else "latest")
     return ReadOptions(
         cluster=_cluster(options),
@@ -283,7 +277,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         An option does not exist, is missing, or has a value that cannot work.
     """
     check_names(options, WRITE_OPTIONS)
-    topic = _given(_WriteSettings, options).topic
+    topic = _given(_WriteOptions, options).topic
     if topic == "":
         raise _wrong("topic", topic, "name a topic, or leave the option out")
     return WriteOptions(_cluster(options), topic)
@@ -291,16 +285,16 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 def include_headers(options: Mapping[str, str]) -> bool:
     """Return whether a read has a column of headers."""
-    return _given(_ReadSettings, options).include_headers
+    return _given(_ReadOptions, options).include_headers
 
 
 def _given(kind: type[_Settings], options: Mapping[str, str]) -> _Settings:
-    names = {field.name: kind.name_of(field) for field in settings_of(kind)}
+    names = {field.name: kind.name_of(field.name) for field in settings_of(kind)}
     return kind(**{field: options[name] for field, name in names.items() if name in options})
 
 
 def _cluster(options: Mapping[str, str]) -> ClusterOptions:
-    given = _given(_ClusterSettings, options)
+    given = _given(_ClusterOptions, options)
     if not given.namesrv:
         raise SettingsError(
             "the rocketmq source needs the option 'rocketmq.namesrv'",
