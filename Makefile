@@ -74,9 +74,10 @@ java: $(DONE)/package ## Install a Java into .venv (setup does so where the mach
 	$(STEP) "Java 21 for $(VENV)" $(PIP) install --require-hashes --no-build-isolation -r requirements/java.txt
 	@$(BIN)/python -m headrace.java
 
-lint: $(DONE)/package ## Check style, formatting and types
+lint: $(DONE)/package ## Check style, formatting, size and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.house
 	$(BIN)/mypy
 
 format: $(DONE)/package ## Put the code into shape

@@ -16,7 +16,13 @@ import msgspec
 import numpy as np
 
 from headrace.broker.drafts import Draft
-from headrace.broker.topics import CLOSED_TOPICS, DELAY_TOPIC, PROGRESS_TOPIC, TIMER_TOPIC
+from headrace.broker.topics import (
+    CLOSED_TOPICS,
+    DELAY_TOPIC,
+    PROGRESS_TOPIC,
+    TIMER_TOPIC,
+    TopicTable,
+)
 from headrace.durations import read_duration
 from headrace.errors import HeadraceError, MessageRejectedError, SettingsError
 from headrace.failpoints import failpoint
@@ -34,7 +40,6 @@ from headrace.store import MessageStore, QueueAppend, ReadResult
 
 if TYPE_CHECKING:
     from headrace.broker.settings import BrokerSettings
-    from headrace.broker.topics import TopicTable
 
 T = TypeVar("T")
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from headrace._setting import options_of
+from headrace._setting import Option, options_of
 from headrace.settings import ConnectionSettings, JobSettings
 
 if TYPE_CHECKING:
-    from headrace._setting import Option
     from headrace.client import AsyncClient, Client
 
 _GIVEN = "headrace.given"

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,8 +20,6 @@ from headrace.errors import ConfigurationError, NotFoundError
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.table import Table
 
     from headrace.client import (

@@ -24,7 +24,12 @@ from headrace.client.producer import AsyncProducer
 from headrace.client.pulling import AsyncPullConsumer
 from headrace.client.push import AsyncPushConsumer
 from headrace.client.tables import AsyncTableReader, AsyncTableWriter
-from headrace.client.transactions import AsyncTransactionProducer, LocalTransactionState
+from headrace.client.transactions import (
+    AsyncTransactionProducer,
+    Check,
+    LocalTransactionState,
+    Transaction,
+)
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
@@ -34,7 +39,6 @@ if TYPE_CHECKING:
     from headrace.client._listening import Listener
     from headrace.client.push_options import PushOptions
     from headrace.client.settings import ClientSettings
-    from headrace.client.transactions import Check, Transaction
     from headrace.protocol.messages import Message
     from headrace.protocol.routes import MessageQueue
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from headrace.connect.log import AssignmentMade
+from headrace.connect.log import AssignmentMade, ClusterView
 from headrace.connect.naming import TaskId
-
-if TYPE_CHECKING:
-    from headrace.connect.log import ClusterView
-
 
 # An assignment: which worker runs what.
 

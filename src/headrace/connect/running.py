@@ -11,13 +11,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from headrace.connect.rest import RestServer
-from headrace.connect.worker import Connect, Worker
+from headrace.connect.worker import Connect, Launcher, PositionStore, Worker, WorkerSettings
 from headrace.private import owners_folder
 
 if TYPE_CHECKING:
     from headrace.client import AsyncClient
     from headrace.connect.coordination import Cluster
-    from headrace.connect.worker import Launcher, PositionStore, WorkerSettings
 
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.client import Admin
+from headrace.client import Admin, Client
 from headrace.errors import (
     ConfigurationError,
     ConnectionFailedError,
@@ -16,10 +16,10 @@ from headrace.errors import (
     TopicNotFoundError,
 )
 from headrace.protocol.routes import COMPACTED, keeps_newest
-from headrace.protocol.transactions import PlanAnswer
+from headrace.protocol.transactions import CommitRecord, PlanAnswer
 from headrace.runtime.commit.journal.transactions import read_ranges
 from headrace.runtime.planning import misplaced_offsets
-from headrace.runtime.state.steps import unusable_state
+from headrace.runtime.state.steps import Migrations, unusable_state
 from headrace.serdes.registry import TableDeserializer
 from headrace.topology.errors import dead_letter_topic
 from headrace.topology.operators.core import Sink, Source
@@ -28,10 +28,7 @@ from headrace.topology.validation import named
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.client import Client
-    from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.job_plan import JobConnection, JobPlan
-    from headrace.runtime.state.steps import Migrations
     from headrace.topology import Operator, Topology
 
 

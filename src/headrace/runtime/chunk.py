@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,6 @@ import pyarrow as pa
 
 from headrace.columns import ColumnValues
 from headrace.errors import JobFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
-
 
 # Marks: the order in which records are handled, and the place of the message that caused each.
 #

@@ -8,9 +8,16 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.columns import ColumnValues
-from headrace.columns.aggregates import Partials, group, merge_cells, negated, regroup
+from headrace.columns.aggregates import (
+    ColumnMeasure,
+    Partials,
+    group,
+    merge_cells,
+    negated,
+    regroup,
+)
 from headrace.columns.functions import evaluate, exploded, filtered
-from headrace.columns.schema import column_of
+from headrace.columns.schema import Schema, column_of
 from headrace.columns.values import python_values
 from headrace.errors import HeadraceError, UserCodeError
 from headrace.keys import decode_keys, encode_keys
@@ -18,7 +25,7 @@ from headrace.runtime.chunk import Chunk, NotedRecords
 from headrace.runtime.control import Rows
 from headrace.runtime.processors import CombinedEdge, Edge, Processor, ProcessorContext
 from headrace.runtime.state.layouts import PlainLayout
-from headrace.runtime.user_code import without_bad, writing
+from headrace.runtime.user_code import Locator, without_bad, writing
 from headrace.topology import add_numbers
 from headrace.topology.operators.columns import (
     AggregateColumns,
@@ -32,10 +39,7 @@ from headrace.topology.windowed import WINDOW_END, WINDOW_START
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace.columns.aggregates import ColumnMeasure
-    from headrace.columns.schema import Schema
     from headrace.runtime.state.interface import StateStore
-    from headrace.runtime.user_code import Locator
     from headrace.topology.operators.core import Operator
 
 

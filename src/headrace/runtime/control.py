@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import count, groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,12 +24,8 @@ from headrace.protocol.transactions import (
     StateSummary,
     split_queue_name,
 )
-from headrace.runtime.chunk import NEVER
+from headrace.runtime.chunk import NEVER, Bools, Int64s
 from headrace.runtime.event_time.watermarks import ClockTime
-
-if TYPE_CHECKING:
-    from headrace.runtime.chunk import Bools, Int64s
-
 
 # Blocks: how records travel between stages.
 #

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,24 +16,20 @@ from headrace.client import Admin, Client, ClientSettings, Jobs, MessageQueue, P
 from headrace.errors import NoPermissionError, RequestNotSupportedError
 from headrace.private import owners_secret
 from headrace.protocol.routes import LOGICAL_BROKER, is_of_brokers, keeps_newest
-from headrace.protocol.transactions import WHOLE, Share
+from headrace.protocol.transactions import WHOLE, CommitRecord, QueueName, Share
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.transactions import JournalTransactions
-from headrace.runtime.commit.transactions import BrokerTransactions, sender
+from headrace.runtime.commit.transactions import BatchTransactions, BrokerTransactions, sender
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.interface import StorePlace
+from headrace.runtime.state.interface import StateStore, StoreFactory, StorePlace
 from headrace.serdes.base import SECRET_BYTES
 from headrace.topology.names import journal_topic, state_topic
 from headrace.topology.operators.core import MessageSource, Sink, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
     from datetime import datetime
 
-    from headrace.protocol.transactions import CommitRecord, QueueName
-    from headrace.runtime.commit.transactions import BatchTransactions
-    from headrace.runtime.state.interface import StateStore, StoreFactory
     from headrace.runtime.state.local import StateTopic
     from headrace.settings import JobSettings
     from headrace.topology import StagePlan, Topology

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
@@ -20,24 +20,17 @@ from headrace.keys import (
     keys_from_columns,
     text_or_bytes,
 )
-from headrace.protocol.columns import property_column, rows_with_others
-from headrace.protocol.transactions import Position
-from headrace.runtime.chunk import Chunk, spout_mark
+from headrace.protocol.columns import MessageColumns, property_column, rows_with_others
+from headrace.protocol.transactions import Position, QueueName
+from headrace.runtime.chunk import Chunk, Int64s, spout_mark
 from headrace.runtime.commit.transactions import QueueMessages
-from headrace.runtime.processors import Processor
+from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.sources.messages import NOT_CARRIED, SourceReader, carried_properties
 from headrace.topology.operators import core
-from headrace.topology.operators.core import Delivery, Feed
+from headrace.topology.operators.core import Delivery, Feed, FeedSink, Operator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.protocol.columns import MessageColumns
-    from headrace.protocol.transactions import QueueName
-    from headrace.runtime.chunk import Int64s
-    from headrace.runtime.processors import ProcessorContext
     from headrace.runtime.sinks import SinkContext
-    from headrace.topology.operators.core import FeedSink, Operator
 
 
 # What of a message goes outside beside its body: its key, and its properties.

@@ -6,7 +6,7 @@ It takes a chunk and gives a chunk; nothing here knows of Spark, sockets or file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.errors import SerializationError
 from headrace.keys import encode_keys, partitions_of
 from headrace.runtime.chunk import NEVER, Chunk, Int64s
-from headrace.runtime.control import BlockKind, Rows
+from headrace.runtime.control import BlockKind, Control, Rows
 from headrace.runtime.user_code import Locator, UserFunction, salvaged, writing
 from headrace.topology.operators.core import (
     FlatMap,
@@ -31,12 +31,10 @@ from headrace.topology.operators.core import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import timedelta
 
     from headrace.protocol.transactions import Position, QueueName
     from headrace.runtime.bolts.instances import Instances
-    from headrace.runtime.control import Control
     from headrace.runtime.event_time.watermarks import (
         OperatorWatermark,
         QueueWatermark,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,14 +21,19 @@ from headrace.runtime.bolts.spouts import BOLTS
 from headrace.runtime.chunk import NEVER, Chunk, Int64s
 from headrace.runtime.columns import COLUMNS
 from headrace.runtime.commit.transactions import QueueMessages
-from headrace.runtime.control import Block, BlockKind, Rows
-from headrace.runtime.event_time.watermarks import QueueWatermark, origin_name
+from headrace.runtime.control import Block, BlockKind, Control, Rows
+from headrace.runtime.event_time.watermarks import (
+    QueueWatermark,
+    TaskWatermark,
+    Watermark,
+    origin_name,
+)
 from headrace.runtime.joins import JOINS
 from headrace.runtime.low_level import PROCESSES
 from headrace.runtime.outside import OUTSIDE, FeedWriter
 from headrace.runtime.processors import STATELESS, Edge, Processor, ProcessorContext, RecordEdge
 from headrace.runtime.sinks import SinkWriter
-from headrace.runtime.sources.messages import SelectTimestampProcessor, SourceReader
+from headrace.runtime.sources.messages import SelectTimestampProcessor, SourceReader, TaskPort
 from headrace.runtime.user_code import Locator, RecordCalls, UserFunction, call_all, without_bad
 from headrace.runtime.windows import WINDOWS
 from headrace.topology.operators.batches import BatchSink
@@ -46,21 +51,16 @@ from headrace.topology.operators.core import (
     Sink,
     Source,
     Through,
+    ThroughSource,
 )
 from headrace.topology.operators.flow import Branch, MapAsync, Merge, Output, Repartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import numpy.typing as npt
 
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import QueueName
-    from headrace.runtime.control import Control
-    from headrace.runtime.event_time.watermarks import TaskWatermark, Watermark
-    from headrace.runtime.sources.messages import TaskPort
     from headrace.topology import StagePlan
-    from headrace.topology.operators.core import ThroughSource
 
 
 # Processors that bring streams together, part them, move them and wait for what they call.

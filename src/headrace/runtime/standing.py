@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.client import MessageQueue
+from headrace.client import MessageQueue, PullConsumer
 from headrace.errors import HeadraceError, TopicNotFoundError
-from headrace.protocol.transactions import OperatorNote
+from headrace.protocol.transactions import CommitRecord, OperatorNote, QueueName
 from headrace.runtime.event_time.watermarks import clock_of
 from headrace.topology.operators.core import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.client import PullConsumer
-    from headrace.protocol.transactions import CommitRecord, QueueName
     from headrace.runtime.state.home import StateHome
     from headrace.topology import Topology
 

@@ -18,7 +18,7 @@ from headrace.errors import HeadraceError, RollbackError
 from headrace.failpoints import failpoint
 from headrace.protocol.transactions import Position, QueueName, StateSummary
 from headrace.runtime.bolts.instances import Instances
-from headrace.runtime.chunk import NEVER
+from headrace.runtime.chunk import NEVER, Chunk
 from headrace.runtime.control import (
     SUMMARY_STAGE,
     Block,
@@ -42,16 +42,14 @@ from headrace.runtime.sinks import state_messages
 from headrace.runtime.stage import StageRunner, watermark_messages
 from headrace.runtime.standing import RESTORE_TIME, RESTORED
 from headrace.runtime.state.store import CopiedStore, StateCopies
-from headrace.runtime.user_code import RecordErrors, describe_failure
+from headrace.runtime.user_code import Finder, Original, RecordErrors, describe_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
-    from headrace.runtime.chunk import Chunk
     from headrace.runtime.commit.transactions import Attempt, QueueMessages, StageWriter
     from headrace.runtime.state.interface import StateStore
-    from headrace.runtime.user_code import Finder, Original
     from headrace.topology import StagePlan
     from headrace.topology.operators.core import Operator
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from headrace.backoff import Backoff
-from headrace.errors import BatchTimeoutError
+from headrace.errors import BatchTimeoutError, HeadraceError
 from headrace.private import owners_folder
 from headrace.topology.operators.core import Operator
 from headrace.user_lines import is_ours, line_of_stack
@@ -27,8 +27,6 @@ from headrace.user_lines import is_ours, line_of_stack
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
-
-    from headrace.errors import HeadraceError
 
 
 # What a job does after a failure: go back to its last commit and try again, or stop.

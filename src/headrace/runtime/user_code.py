@@ -8,7 +8,15 @@ import os
 import pickle
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,8 +32,6 @@ from headrace.topology.errors import DEAD_LETTER_PREFIX
 from headrace.user_lines import user_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping, Sequence
-
     from headrace.protocol.transactions import QueueName
     from headrace.runtime.chunk import Bools, Chunk, Int64s
     from headrace.topology.operators.core import Operator, RecordFunction

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.schema import has_fields
+from headrace.columns.schema import Schema, has_fields
 from headrace.encoding import decode, encode_canonical, encode_exact, encode_exact_many
 from headrace.errors import SerializationError
 from headrace.keys import decode_keys, encode_keys
@@ -23,8 +23,6 @@ from headrace.serdes.base import Serde, wrong_type
 
 if TYPE_CHECKING:
     import pydantic
-
-    from headrace.columns.schema import Schema
 
 
 T = TypeVar("T")

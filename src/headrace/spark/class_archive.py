@@ -10,17 +10,12 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyspark
 
 from headrace.errors import JobFailedError
-from headrace.java import cache_folders
+from headrace.java import Java, cache_folders
 from headrace.private import is_private
-
-if TYPE_CHECKING:
-    from headrace.java import Java
-
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 

@@ -28,7 +28,7 @@ from headrace.runtime.commit.journal.publishing import check_retention
 from headrace.runtime.job_plan import JobConnection, JobPlan
 from headrace.runtime.state.home import commits_units
 from headrace.runtime.state.steps import other_partitions
-from headrace.spark.statistics import differing, own_versions, shown
+from headrace.spark.statistics import PlanHandle, differing, own_versions, shown
 from headrace.topology.names import journal_topic
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from headrace.runtime.state.interface import StoreFactory
     from headrace.settings import JobSettings
-    from headrace.spark.statistics import PlanHandle
     from headrace.topology import Topology
 
 

@@ -20,14 +20,14 @@ from headrace.errors import (
     RollbackError,
 )
 from headrace.failpoints import failpoint
-from headrace.protocol.transactions import stored_positions
+from headrace.protocol.transactions import CommitRecord, Position, StateSummary, stored_positions
 from headrace.runtime.commit.drivers import DriverName
 from headrace.runtime.commit.transactions import BatchEnd
 from headrace.runtime.control import Block, BlockKind, Summary, place_of
 from headrace.runtime.event_time.silence import committed_time
 from headrace.runtime.planning import starting_offsets
 from headrace.runtime.standing import IN, OUT
-from headrace.runtime.state.steps import settled_record
+from headrace.runtime.state.steps import Migrations, settled_record
 from headrace.runtime.time_limit import (
     FailureRecord,
     after_failure,
@@ -41,16 +41,13 @@ from headrace.spark.causes import TaskWatch
 from headrace.spark.dead_session import end_session, forget_dead_session
 from headrace.spark.session import checkpoint_folder, get_session, log_file
 from headrace.spark.source import QueryStart, blocks_of, failure_of, run_query
-from headrace.spark.ticks import run_ticking
+from headrace.spark.ticks import Batch, Ticks, run_ticking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from headrace.protocol.transactions import CommitRecord, Position, StateSummary
     from headrace.runtime.job_plan import JobConnection
-    from headrace.runtime.state.steps import Migrations
     from headrace.spark.statistics import PlanHandle
-    from headrace.spark.ticks import Batch, Ticks
 
 
 # From the summaries of a batch to its commit.

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as f
+from pyspark.sql import Column, DataFrame, SparkSession, functions as f
 from pyspark.sql.functions import lit
 from pyspark.sql.types import TimestampType
 
@@ -26,9 +26,9 @@ from headrace.columns import ColumnValues
 from headrace.errors import ConnectorConfigError, JavaEndedError, TaskFailedError
 from headrace.protocol.transactions import Position
 from headrace.runtime.chunk import Chunk, Marks, spout_mark
-from headrace.runtime.control import Control
+from headrace.runtime.control import Block, Control
 from headrace.runtime.outside import byte_count, key_bytes, property_pairs
-from headrace.runtime.planning import make_splits
+from headrace.runtime.planning import OffsetRange, make_splits
 from headrace.runtime.sources.messages import ranged
 from headrace.runtime.sources.task import read_range
 from headrace.runtime.task import guarded
@@ -36,10 +36,6 @@ from headrace.spark.source import ROW_SCHEMA, rows_of
 from headrace.spark.worker import RemoteFinder, connection, end_of_task, limited, make_task
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from headrace.runtime.control import Block
-    from headrace.runtime.planning import OffsetRange
     from headrace.spark.statistics import PlanHandle
     from headrace.spark.ticks import TickedBatch
 

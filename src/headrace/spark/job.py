@@ -20,7 +20,7 @@ from headrace.protocol.messages import Message
 from headrace.runtime.checks import create_missing, read_cluster, start_problems
 from headrace.runtime.commit.drivers import Lease, free_from_the_dead
 from headrace.runtime.planning import owes_batch
-from headrace.runtime.standing import LagReader
+from headrace.runtime.standing import LagReader, QueueLag
 from headrace.runtime.state.home import StateHome, claimed
 from headrace.runtime.state.local import restoring
 from headrace.runtime.state.views import CommittedState, StateView
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, PlanAnswer, Position, QueueName
     from headrace.runtime.control import Summary
     from headrace.runtime.job_plan import JobConnection
-    from headrace.runtime.standing import QueueLag
     from headrace.runtime.state.interface import StoreFactory
     from headrace.runtime.state.steps import Migrations
     from headrace.spark.ticks import Ticks

@@ -7,7 +7,7 @@ Spark's workers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from headrace.errors import (
     WorkerMismatchError,
 )
 from headrace.failpoints import failpoint
-from headrace.protocol.transactions import CommitRecord
+from headrace.protocol.transactions import CommitRecord, PlanAnswer, QueueName
 from headrace.runtime.chunk import Marks
 from headrace.runtime.control import (
     SUMMARY_STAGE,
@@ -62,14 +62,12 @@ from headrace.spark.dead_session import session_is_ours
 from headrace.spark.worker import RemoteFinder, connection, end_of_task, limited, make_task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-    from headrace.protocol.transactions import PlanAnswer, QueueName
     from headrace.runtime.job_plan import JobConnection
     from headrace.spark.statistics import PlanHandle
 

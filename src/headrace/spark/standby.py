@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError
 from headrace.runtime.commit.drivers import DriverName, Lease
 from headrace.runtime.control import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.state.home import StateFollower, StateHome, claimed
-from headrace.spark.cluster import is_cluster
+from headrace.spark.cluster import Prepared, is_cluster
 from headrace.spark.session import checkpoint_folder, get_session
 from headrace.spark.source import ROW_SCHEMA, job_frame, rows_of
 from headrace.spark.worker import connection, end_of_task
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from headrace.spark.cluster import Prepared
     from headrace.spark.statistics import PlanHandle
 
 

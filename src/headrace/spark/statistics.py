@@ -25,6 +25,7 @@ from headrace.errors import HeadraceError, TopologyError, UnsafeFileError, Worke
 from headrace.runtime.job_plan import JobPlan
 from headrace.runtime.standing import (
     OperatorStatistics as OperatorStatistics,  # noqa: PLC0414
+    QueueLag,
     longest,
     operator_statistics,
 )
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import CommitRecord, QueueName
     from headrace.runtime.commit.drivers import LeaseWait
-    from headrace.runtime.standing import QueueLag
     from headrace.spark.batches.failures import BatchSinkStatistics
     from headrace.topology import Topology
 

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from headrace.protocol.transactions import CommitRecord
 from headrace.runtime.control import SUMMARY_STAGE, Block, BlockKind
@@ -25,6 +25,7 @@ from headrace.runtime.task import guarded
 from headrace.spark.source import (
     ROW_SCHEMA,
     JobReader,
+    QueryStart,
     SplitPartition,
     later_stages,
     rows_of,
@@ -37,12 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headrace.runtime.planning import Split
-    from headrace.spark.source import QueryStart
     from headrace.spark.statistics import PlanHandle
 
 

@@ -23,7 +23,7 @@ from headrace.protocol.properties import decode_properties
 from headrace.protocol.routes import COMPACTED
 from headrace.runtime.checks import needed_topics
 from headrace.runtime.state.home import StateHome
-from headrace.runtime.state.steps import reset
+from headrace.runtime.state.steps import Migrations, reset
 from headrace.runtime.testing.topics import Sent, Written
 from headrace.settings import JobSettings
 from headrace.spark.job import StreamJob
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headrace.runtime.state.interface import StoreFactory
-    from headrace.runtime.state.steps import Migrations
     from headrace.runtime.state.views import StateView
     from headrace.runtime.testing import TopologyTestDriver
     from headrace.spark.cluster import Prepared

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
-from headrace.client import Client
+from headrace.client import Client, ClientSettings
 from headrace.errors import BrokerError
 from headrace.failpoints import failpoint
 from headrace.protocol.codes import RequestCode
@@ -23,18 +23,15 @@ from headrace.runtime.state.home import StateTopicReader
 from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.task import RuntimeContext, Task
 from headrace.runtime.time_limit import patience, time_limit, traced
-from headrace.runtime.user_code import Original
-from headrace.spark.statistics import unpickle_plan
+from headrace.runtime.user_code import Finder, Original
+from headrace.spark.statistics import PlanHandle, unpickle_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.client import ClientSettings
     from headrace.runtime.chunk import Marks
     from headrace.runtime.control import Control
     from headrace.runtime.job_plan import JobConnection, JobPlan
-    from headrace.runtime.user_code import Finder
-    from headrace.spark.statistics import PlanHandle
 
 
 _connections: dict[tuple[int, str], JobConnection] = {}

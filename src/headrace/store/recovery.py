@@ -30,13 +30,22 @@ from headrace.protocol.layout import (
 from headrace.protocol.records import Records
 from headrace.protocol.stamps import tag_hashes
 from headrace.store.checkpoint import LoadedCheckpoint, read_checkpoint
-from headrace.store.entries import NO_UNIT, UNTAGGED, Entry, EntryKind, decode_state, parse_losses
+from headrace.store.entries import (
+    NO_UNIT,
+    UNTAGGED,
+    Entry,
+    EntryKind,
+    LogState,
+    QueueKey,
+    QueueState,
+    decode_state,
+    parse_losses,
+)
 from headrace.store.log import CommitLog, Segment, scan, witness_behind
 from headrace.store.replication.following import EpochTable
 
 if TYPE_CHECKING:
     from headrace.store.catalog import QueueCatalog
-    from headrace.store.entries import LogState, QueueKey, QueueState
     from headrace.store.fileops import FileOps
     from headrace.store.index import QueueIndex
 

@@ -24,7 +24,9 @@ from headrace.store.entries import (
     NO_UNIT,
     UNTAGGED,
     EntryKind,
+    LogState,
     QueueAppend,
+    QueueKey,
     encode_state,
     encode_state_of_size,
     pack_header,
@@ -35,7 +37,6 @@ from headrace.store.staging import Piece, StageKey, Staging, UnitPlan
 from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
-    from headrace.store.entries import LogState, QueueKey
     from headrace.store.settings import StoreSettings
 
 

@@ -17,7 +17,14 @@ from headrace.store import requests
 from headrace.store.entries import QueueAppend, QueueKey, Verification
 from headrace.store.fileops import Buffer, FileOps
 from headrace.store.keys import KeyIndex
-from headrace.store.maintenance import COPIED, Maintenance, StoreParts, Upkeep, open_parts
+from headrace.store.maintenance import (
+    COPIED,
+    ExpiryReport,
+    Maintenance,
+    StoreParts,
+    Upkeep,
+    open_parts,
+)
 from headrace.store.reading import Bounds, Cut, OldParts, Reader, ReadResult
 from headrace.store.replication.port import LogPort, Rebuilds
 from headrace.store.reput import CompactorStatistics, Reput, ReputStatistics
@@ -26,7 +33,6 @@ from headrace.store.settings import StoreSettings
 if TYPE_CHECKING:
     from headrace.protocol.transactions import StagedBatch
     from headrace.store.compaction import CompactionReport
-    from headrace.store.maintenance import ExpiryReport
     from headrace.store.recovery import RecoveryReport
     from headrace.store.staging import StageKey
     from headrace.store.writer import OnAppend

@@ -32,6 +32,7 @@ from headrace.store.requests import (
     JoinRequest,
     Outlook,
     Request,
+    SideUnit,
     StopRequest,
     UnitRequest,
     UnitResult,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from headrace.store.catalog import QueueCatalog
     from headrace.store.checkpoint import Saving
     from headrace.store.log import CommitLog, Segment
-    from headrace.store.requests import SideUnit
     from headrace.store.settings import StoreSettings
 
 

@@ -11,7 +11,15 @@ from headrace import topology
 from headrace.columns import Expression
 from headrace.streams import records
 from headrace.streams.columns import ColumnGroups, grouped, kept_by_columns, selected
-from headrace.streams.flow import no_method
+from headrace.streams.flow import (
+    Flow,
+    JoinOptions,
+    SinkOptions,
+    StepOptions,
+    TimeOptions,
+    ValueOptions,
+    no_method,
+)
 from headrace.streams.joins.chain import StreamJoin, check_keyed, check_stream
 from headrace.streams.joins.tables import TableLookup, join, kept
 from headrace.streams.outputs import (
@@ -26,14 +34,6 @@ from headrace.topology.callers import caller
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde, Serializer
-    from headrace.streams.flow import (
-        Flow,
-        JoinOptions,
-        SinkOptions,
-        StepOptions,
-        TimeOptions,
-        ValueOptions,
-    )
     from headrace.streams.joins.results import JoinedStream
     from headrace.streams.keyed import KeyedStream
     from headrace.streams.tables import GlobalTable, Table

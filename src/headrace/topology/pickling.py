@@ -7,7 +7,7 @@ import pickle
 import struct
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -19,7 +19,6 @@ from headrace.errors import TopologyError, refuse
 from headrace.serdes import Serde
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import ModuleType
 
     from headrace.topology.operators.core import Operator

@@ -13,14 +13,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from headrace.errors import TopologyError
-from headrace.topology.operators.core import Source, Through, is_loop
-
-if TYPE_CHECKING:
-    from headrace.topology.operators.core import Operator
-
+from headrace.topology.operators.core import Operator, Source, Through, is_loop
 
 # Updates: results that replace earlier ones, and operators that must take those back.
 #

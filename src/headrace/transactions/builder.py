@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from headrace.errors import TopologyError
 from headrace.serdes import Serde, StateSerde, as_deserializer, as_serializer, key, with_key
 from headrace.topology import (
     DEFAULT_STREAM,
     Bolt,
+    BoltCollector,
     Grouping,
     KeyValueBoltNode,
     Map,
     Merge,
     Operator,
+    Origin,
     Repartition,
     Sink,
     Source,
     Spout,
+    SpoutCollector,
     StatefulBoltNode,
     Subscription,
+    TaskContext,
     Topology,
+    Tuple,
     Tuples,
     check_pickling,
 )
@@ -41,9 +46,11 @@ from headrace.transactions.journal import JournalSpout
 from headrace.transactions.topics import (
     BoltDeclarer,
     Declared,
+    Input,
     Kind,
     OffsetReader,
     RecordOf,
+    Role,
     SinkDeclarer,
     TopicSink,
     TopicSpout,
@@ -52,11 +59,6 @@ from headrace.transactions.topics import (
     is_stateful,
     outputs_of,
 )
-
-if TYPE_CHECKING:
-    from headrace.topology import BoltCollector, Origin, SpoutCollector, TaskContext, Tuple
-    from headrace.transactions.topics import Input, Role
-
 
 # From components to operators: one engine topology per group.
 

@@ -13,14 +13,17 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, MutableMapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from headrace.private import private_folder, users_folder
-from headrace.topology import DEFAULT_STREAM
-
-if TYPE_CHECKING:
-    from headrace.topology import BatchGroupId, BoltCollector, SpoutCollector, TaskContext, Tuple
-
+from headrace.topology import (
+    DEFAULT_STREAM,
+    BatchGroupId,
+    BoltCollector,
+    SpoutCollector,
+    TaskContext,
+    Tuple,
+)
 
 # Tuples that a spout that cannot replay has emitted and no commit has taken, in a local file.
 #

@@ -11,14 +11,13 @@ from headrace.errors import TopologyError, raised_by, refuse
 from headrace.spelling import did_you_mean
 from headrace.topology import DEFAULT_STREAM, Topology
 from headrace.transactions.components import KeyValueBolt
-from headrace.transactions.topics import Kind, TopicSink, is_stateful
+from headrace.transactions.topics import Declared, Input, Kind, TopicSink, is_stateful
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from headrace.settings import Guarantee
     from headrace.transactions.config import Configuration
-    from headrace.transactions.topics import Declared, Input
 
 
 @dataclass(frozen=True, slots=True)

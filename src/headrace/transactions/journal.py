@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.topology import DEFAULT_STREAM
-from headrace.transactions.components import Spout, SpoutLog
+from headrace.topology import DEFAULT_STREAM, BatchGroupId, SpoutCollector, TaskContext
+from headrace.transactions.components import FieldsDeclarer, Spout, SpoutLog
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
-    from headrace.topology import BatchGroupId, SpoutCollector, TaskContext
-    from headrace.transactions.components import FieldsDeclarer
 
     class PlainSpout(Protocol):
         """A spout without state."""

@@ -9,14 +9,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from headrace.errors import TopologyError
-from headrace.topology import DEFAULT_STREAM, GroupingKind, Origin
+from headrace.topology import (
+    DEFAULT_STREAM,
+    CustomGrouping,
+    GroupingKind,
+    Origin,
+    SpoutCollector,
+    Start,
+    TaskContext,
+)
 from headrace.topology.callers import caller
 from headrace.transactions.components import FieldsDeclarer, KeyValueBolt, OffsetSpout, Spout
 from headrace.transactions.journal import JournalSpout
 
 if TYPE_CHECKING:
     from headrace.serdes import Deserializer, Serde, Serializer
-    from headrace.topology import CustomGrouping, SpoutCollector, Start, TaskContext
 
 
 # What users say about a topology, component by component, before it is checked as a whole.

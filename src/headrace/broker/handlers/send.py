@@ -21,6 +21,7 @@ from headrace.errors import (
     MessageRejectedError,
     NotFoundError,
     NotReplicatedError,
+    StoreError,
 )
 from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
 from headrace.protocol.columns import decode_columns
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.static_topics import LogicalQueue
     from headrace.broker.waiting import AppendOutcome
-    from headrace.errors import StoreError
     from headrace.protocol.frames import Buffer, Command
 
 

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.snapshots import load_snapshot, save_snapshot
 from headrace.protocol.codes import Perm
-from headrace.protocol.routes import BrokerData, DataVersion, MappingInfo, QueueData
+from headrace.protocol.routes import (
+    BrokerData,
+    DataVersion,
+    MappingInfo,
+    QueueData,
+    TopicConfig,
+    TopicConfigTable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-    from headrace.protocol.routes import TopicConfig, TopicConfigTable
 
 
 _MASTER = 0

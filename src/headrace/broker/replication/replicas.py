@@ -20,6 +20,7 @@ from headrace.broker.snapshots import load_snapshot, save_snapshot
 from headrace.errors import (
     BrokerBusyError,
     FencedError,
+    HeadraceError,
     NoPermissionError,
     NotPrimaryError,
     NotReplicatedError,
@@ -31,7 +32,6 @@ from headrace.store.replication.copyist import ReplicaBook, Settled
 if TYPE_CHECKING:
     from headrace.broker.settings import BrokerSettings
     from headrace.broker.waiting import Mailbox, OnAppended
-    from headrace.errors import HeadraceError
     from headrace.protocol.frames import Command
     from headrace.store import AppendResult, MessageStore, QueueAppend
     from headrace.store.replication.port import Rebuilds

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from headrace.connect.config.declaration import COMMON, SINK, SOURCE, ConfigProblem
+from headrace.connect.config.declaration import (
+    COMMON,
+    SINK,
+    SOURCE,
+    ConfigDeclaration,
+    ConfigProblem,
+)
 from headrace.connect.config.kinds import not_empty
 from headrace.errors import ConnectorConfigError
-
-if TYPE_CHECKING:
-    from headrace.connect.config.declaration import ConfigDeclaration
-
 
 # The keys that every connector has: their other names, and what holds for them together.
 

@@ -9,15 +9,17 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
-from headrace.connect.config.declaration import COMMON, SINK, SOURCE, ConfigDeclaration, declare
+from headrace.connect.config.declaration import (
+    COMMON,
+    SINK,
+    SOURCE,
+    ConfigDeclaration,
+    ConfigKey,
+    declare,
+)
 from headrace.connect.plugins.builtin import BUILTIN, Builtin, PluginType
 from headrace.connect.plugins.catalog import Plugin
-
-if TYPE_CHECKING:
-    from headrace.connect.config.declaration import ConfigKey
-
 
 _INTRODUCTION = """\
 # Reference of connectors and their keys

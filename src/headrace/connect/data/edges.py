@@ -7,23 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client import MessageQueue
 from headrace.connect.columns import PACKED, SINK_SCHEMA
-from headrace.connect.hosts.channel import TaskChannel
+from headrace.connect.hosts.channel import PolledBatch, TaskChannel
 from headrace.connect.records import Queue, position_key
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.outside import key_bytes, property_pairs
 from headrace.topology.operators.core import Taken
-
-if TYPE_CHECKING:
-    from headrace.connect.hosts.channel import PolledBatch
-
 
 _MOST_RECORDS = 200_000
 _MOST_BYTES = 32 << 20

@@ -24,7 +24,12 @@ import msgspec
 
 from headrace.client import Client
 from headrace.connect.data.jobs import Measuring, TaskJob
-from headrace.connect.data.positions import PositionChanges, forget_positions, read_positions
+from headrace.connect.data.positions import (
+    EngineSettings,
+    PositionChanges,
+    forget_positions,
+    read_positions,
+)
 from headrace.connect.data.process import (
     Ask,
     Command,
@@ -58,8 +63,6 @@ from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from headrace.connect.data.positions import EngineSettings
 
 
 #: It runs as ``__main__``, and is known by the name of its module all the same.

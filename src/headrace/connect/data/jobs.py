@@ -12,33 +12,32 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.client import Admin, MessageQueue, PullConsumer
+from headrace.client import Admin, Client, MessageQueue, PullConsumer
 from headrace.connect.data.edges import HostImpulse, HostIntake, HostOutlet
-from headrace.connect.data.positions import positions_elsewhere, read_positions, stamp_of, task_job
-from headrace.connect.data.process import Measured
+from headrace.connect.data.positions import (
+    EngineSettings,
+    positions_elsewhere,
+    read_positions,
+    stamp_of,
+    task_job,
+)
+from headrace.connect.data.process import EngineEvent, Measured, StartQuery, TaskCopy
 from headrace.connect.hosts.channel import TaskChannel
 from headrace.connect.lifecycle import Figures
 from headrace.connect.records import Queue
 from headrace.errors import HeadraceError, JobFailedError, TopicNotFoundError
-from headrace.protocol.transactions import Share
+from headrace.protocol.transactions import CommitRecord, Position, Share
 from headrace.runtime.job_plan import is_internal
 from headrace.spark import StreamJob
 from headrace.spark.formats import SparkReads, SparkWrites
 from headrace.spark.session import get_session
-from headrace.spark.ticks import Ticks
-from headrace.topology import Topology
+from headrace.spark.ticks import Ticks, Turns
+from headrace.topology import Operator, Topology
 from headrace.topology.operators.core import Delivery, Feed, FeedSink, MessageSource
 from headrace.watched import end_process, watched_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from headrace.client import Client
-    from headrace.connect.data.positions import EngineSettings
-    from headrace.connect.data.process import EngineEvent, StartQuery, TaskCopy
-    from headrace.protocol.transactions import CommitRecord, Position
-    from headrace.spark.ticks import Turns
-    from headrace.topology import Operator
 
 
 # What tasks have moved, told by the engine every now and then.

@@ -36,7 +36,7 @@ from headrace.connect.lifecycle import (
     WaitsFor,
 )
 from headrace.connect.records import position_key
-from headrace.connect.worker.launching import PluginCall
+from headrace.connect.worker.launching import HostSpec, Listener, PluginAnswer, PluginCall
 from headrace.connect.worker.reporting import OffsetEntry
 from headrace.errors import EngineAwayError, JobFailedError
 from headrace.settings import JobSettings
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from headrace.connect.hosts.launcher import ProcessLauncher
     from headrace.connect.hosts.process_host import HostedUnit
-    from headrace.connect.worker.launching import HostSpec, Listener, PluginAnswer
 
 
 # A task as a worker sees it: a host, and a query that feeds it or takes what it gives.

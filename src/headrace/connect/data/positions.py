@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from headrace.client import Admin, ClientSettings
+from headrace.client import Admin, Client, ClientSettings
 from headrace.errors import NoPermissionError, SettingsError, TopicNotFoundError
 from headrace.protocol.transactions import CommitRecord, Position, stored_positions
 from headrace.runtime.commit.drivers import DriverName
@@ -22,13 +22,10 @@ from headrace.settings import JobSettings, usable_cores
 from headrace.spark.cluster import make_connection, prepare_topics
 from headrace.topology import Topology
 from headrace.topology.names import commit_topic, journal_topic
-from headrace.topology.operators.core import Feed, FeedSink
+from headrace.topology.operators.core import Feed, FeedSink, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    from headrace.client import Client
-    from headrace.topology.operators.core import Taken
 
 
 # Where the jobs of all tasks run, and how they reach their cluster.

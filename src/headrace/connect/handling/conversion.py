@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.connect.columns import SINK_SCHEMA
-from headrace.connect.converters import Column, Converted, HeaderConverter
+from headrace.connect.converters import Column, Converted, Converter, HeaderConverter
 from headrace.connect.records import Header, Queue
 
 if TYPE_CHECKING:
-    from headrace.connect.converters import Converter
     from headrace.connect.schema import Schema
 
 

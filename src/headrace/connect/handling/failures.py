@@ -13,12 +13,11 @@ import pyarrow as pa
 
 from headrace.connect.columns import SOURCE_SCHEMA
 from headrace.connect.handling.conversion import RowRef, SinkRow
-from headrace.connect.handling.retrying import Counters, HandlingStage, Retrying
+from headrace.connect.handling.retrying import Counters, ErrorPolicy, HandlingStage, Retrying
 from headrace.connect.records import SinkRecord, SourceRecord
 
 if TYPE_CHECKING:
     from headrace.connect.config import Masking
-    from headrace.connect.handling.retrying import ErrorPolicy
     from headrace.connect.predicates import Predicate
     from headrace.connect.transforms import Transform
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from headrace.connect.columns import PACKED
-from headrace.connect.handling.conversion import RowRef, SinkRow, queue_runs
+from headrace.connect.handling.conversion import Converters, RowRef, SinkRow, queue_runs
 from headrace.connect.handling.failures import (
     Handling,
+    Origin,
     Skipped,
     TransformLink,
     rows_of,
@@ -24,8 +25,6 @@ from headrace.protocol.messages import readable
 
 if TYPE_CHECKING:
     from headrace.connect.converters import Converted, Converter
-    from headrace.connect.handling.conversion import Converters
-    from headrace.connect.handling.failures import Origin
     from headrace.connect.schema import Schema
 
 

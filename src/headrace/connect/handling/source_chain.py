@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from headrace.connect.columns import PROPERTIES, SOURCE_SCHEMA
-from headrace.connect.config import Masking
+from headrace.connect.config import Config, ConfigDeclaration, Masking
 from headrace.connect.config.chain import Link, converter_links, links as read_links
 from headrace.connect.handling.conversion import Converters
 from headrace.connect.handling.failures import Handling, Skipped, TransformLink, transformed
@@ -21,7 +21,6 @@ from headrace.connect.records import Position, SourceBatch, SourceRecord
 from headrace.errors import ConnectorConfigError, HeadraceError, ProcessingError
 
 if TYPE_CHECKING:
-    from headrace.connect.config import Config, ConfigDeclaration
     from headrace.connect.converters import Converter
     from headrace.connect.plugins import SourceTask
     from headrace.connect.predicates import Predicate

@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import orjson
 
-from headrace.errors import BatchTimeoutError, HostGoneError, ProcessingError
+from headrace.errors import BatchTimeoutError, HeadraceError, HostGoneError, ProcessingError
 from headrace.watched import OnFailure, watched_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.connect.records import Position, Queue
-    from headrace.errors import HeadraceError
 
 
 # Frames of the data channel: a header of JSON, and Arrow where there are records.

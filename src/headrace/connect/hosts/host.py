@@ -15,14 +15,14 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.connect.columns import SINK_SCHEMA
-from headrace.connect.config import Masking, Secret
+from headrace.connect.config import Config, Masking, Secret
 from headrace.connect.config.providers import references, restrict
 from headrace.connect.handling import sink_chain, source_chain
 from headrace.connect.handling.retrying import Counters, ErrorPolicy, Retrying
@@ -43,7 +43,7 @@ from headrace.connect.hosts.sink_unit import SinkUnit
 from headrace.connect.hosts.source_unit import SourceUnit
 from headrace.connect.levels import set_level
 from headrace.connect.lifecycle import Failed, OutsideChanged
-from headrace.connect.plugins import SinkTask
+from headrace.connect.plugins import Connector, SinkTask
 from headrace.connect.plugins.builtin import BUILTIN
 from headrace.connect.plugins.catalog import GROUPS, Catalog
 from headrace.connect.plugins.contexts import CommittedPositions
@@ -52,11 +52,6 @@ from headrace.connect.records import SourceBatch, SourceRecord
 from headrace.connect.schema import schema_of_arrow
 from headrace.errors import ConfigurationError, PluginError
 from headrace.watched import watched_thread
-
-if TYPE_CHECKING:
-    from headrace.connect.config import Config
-    from headrace.connect.plugins import Connector
-
 
 # A connector in its host.
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import msgspec
 import orjson
 
-from headrace.connect.config import Masking
-from headrace.connect.handling.retrying import is_retriable
+from headrace.connect.config import Config, Masking
+from headrace.connect.handling.retrying import Retrying, is_retriable
 from headrace.connect.levels import set_level
 from headrace.connect.lifecycle import (
     Cause,
@@ -38,8 +38,6 @@ from headrace.user_lines import line_of_stack, user_line
 from headrace.watched import OnFailure, end_process, watched_thread
 
 if TYPE_CHECKING:
-    from headrace.connect.config import Config
-    from headrace.connect.handling.retrying import Retrying
     from headrace.connect.plugins import Connector, SinkTask, SourceTask
 
 

@@ -17,14 +17,13 @@ import pyarrow.compute as pc
 from headrace.connect.handling import SinkChain, sink_chain, takes_columns
 from headrace.connect.hosts.channel import Answer, RequestRefused, Serving
 from headrace.connect.hosts.control import HostedSinkTask, catalog, connector_of
-from headrace.connect.hosts.life import Life, RunningUnit, Terms
+from headrace.connect.hosts.life import HostControl, Life, RunningUnit, Terms
 from headrace.connect.hosts.places import NextOffsets
 from headrace.connect.lifecycle import TopicTouched
 from headrace.connect.records import Queue
 
 if TYPE_CHECKING:
     from headrace.connect.hosts.launcher import Told
-    from headrace.connect.hosts.life import HostControl
     from headrace.connect.plugins import SinkTask
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,17 +24,14 @@ from headrace.connect.hosts.control import (
     catalog,
     connector_of,
 )
-from headrace.connect.hosts.life import Life, RunningUnit, Terms
+from headrace.connect.hosts.life import HostControl, Life, RunningUnit, Terms
 from headrace.connect.lifecycle import Listens, TopicTouched
 from headrace.connect.plugins.contexts import CommittedPositions
 from headrace.connect.records import Position, SourceBatch, position_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace.connect.config import Config
     from headrace.connect.hosts.launcher import Told
-    from headrace.connect.hosts.life import HostControl
     from headrace.connect.plugins import SourceConnector, SourceTask
 
 

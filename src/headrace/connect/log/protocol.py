@@ -6,18 +6,13 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
-from headrace.connect.log.records import CompactedRecord, Record
-from headrace.errors import CorruptLogError, MessageTooLargeError
+from headrace.connect.log.records import ClusterView, CompactedRecord, Record
+from headrace.errors import CorruptLogError, HeadraceError, MessageTooLargeError
 from headrace.leases import boot_time
-
-if TYPE_CHECKING:
-    from headrace.connect.log.records import ClusterView
-    from headrace.errors import HeadraceError
-
 
 #: No broker takes a larger message.
 LARGEST_RECORD = 4 * 1024 * 1024

@@ -8,11 +8,10 @@ from logging import Logger
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
-from headrace.connect.records import position_key
+from headrace.connect.records import Position, Queue, SinkRecord, position_key
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config
-    from headrace.connect.records import Position, Queue, SinkRecord
 
 
 class OffsetReader(ABC):

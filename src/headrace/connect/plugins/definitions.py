@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.connect.config.declaration import ConfigKey, ConfigProblem
+from headrace.connect.config.declaration import ConfigDeclaration, ConfigKey, ConfigProblem
 from headrace.connect.config.kinds import MASK, PluginName
 from headrace.connect.config.providers import is_reference
 
 if TYPE_CHECKING:
-    from headrace.connect.config.declaration import ConfigDeclaration
     from headrace.connect.plugins.catalog import Catalog
 
 

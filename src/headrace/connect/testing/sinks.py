@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.connect.config.providers import resolve
-from headrace.connect.handling.source_chain import source_chain
+from headrace.connect.handling.source_chain import SourceChain, source_chain
 from headrace.connect.plugins import SinkConnector, SinkTask, SourceConnector, SourceTask
 from headrace.connect.records import (
     Position,
@@ -28,7 +28,6 @@ from headrace.errors import SchemaError
 
 if TYPE_CHECKING:
     from headrace.connect.config import Config
-    from headrace.connect.handling.source_chain import SourceChain
 
 
 # Source tasks in a test: poll, commit, fall over, go on.

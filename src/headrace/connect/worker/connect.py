@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.connect.levels import check_level
+from headrace.connect.levels import Loggers, check_level
 from headrace.connect.lifecycle import Target
 from headrace.connect.log import (
     ConnectorDeleted,
@@ -29,6 +29,7 @@ from headrace.connect.worker.reporting import (
     LogEntry,
     OffsetEntry,
     PluginInfo,
+    PositionStore,
     Reporter,
     RestartPlan,
     TaskInfo,
@@ -46,9 +47,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from headrace.connect.levels import Loggers
     from headrace.connect.worker.catalog import PluginDescription, PluginInspector
-    from headrace.connect.worker.reporting import PositionStore
     from headrace.connect.worker.settings import WorkerSettings
     from headrace.connect.worker.worker import Worker
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, KeysView, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from headrace.connect.lifecycle import Cause, Phase, UnitState
 from headrace.connect.log import (
     ClusterView,
+    ConnectorEntry,
     Leftover,
     LeftoversGone,
     Outcome,
@@ -22,15 +23,11 @@ from headrace.connect.log import (
 )
 from headrace.connect.naming import UnitId
 from headrace.connect.worker.following import new_request
-from headrace.connect.worker.settings import most_tasks
+from headrace.connect.worker.settings import WorkerSettings, most_tasks
 from headrace.errors import HeadraceError, MessageTooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import KeysView
-
-    from headrace.connect.log import ConnectorEntry
     from headrace.connect.worker.launching import Host, Launcher, UnitCopy
-    from headrace.connect.worker.settings import WorkerSettings
 
 
 logger = logging.getLogger(__name__)

@@ -21,6 +21,7 @@ from headrace.connect.log import (
     ClusterView,
     CompactedRecord,
     ConnectorDeleted,
+    ConnectorEntry,
     ConnectorPut,
     LevelSet,
     Log,
@@ -29,7 +30,7 @@ from headrace.connect.log import (
     RestartAsked,
     TopicUsed,
 )
-from headrace.connect.worker.catalog import PluginInspector
+from headrace.connect.worker.catalog import PluginDescription, PluginInspector
 from headrace.connect.worker.following import LogFollower, new_request
 from headrace.connect.worker.launching import (
     Host,
@@ -47,9 +48,7 @@ from headrace.connect.worker.settings import MEMORY_KEY, WorkerSettings, limits_
 from headrace.errors import ConnectNotFoundError, WorkerStoppingError
 
 if TYPE_CHECKING:
-    from headrace.connect.log import ConnectorEntry
     from headrace.connect.naming import UnitId
-    from headrace.connect.worker.catalog import PluginDescription
     from headrace.watched import OnFailure
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from headrace.columns.aggregates import merge_cells
+from headrace.columns.aggregates import CellsOf, merge_cells
 from headrace.keys import encode_key
 from headrace.runtime.aggregates.algebra import ABSENT, COLLECTING, Algebra, RowAlgebra, apart
 from headrace.topology import mergeable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.columns.aggregates import CellsOf
     from headrace.runtime.chunk import Int64s
     from headrace.topology.aggregations import Aggregation
 

@@ -21,16 +21,14 @@ from headrace.runtime.chunk import Chunk, NotedRecords, skip_keyless
 from headrace.runtime.control import Rows
 from headrace.runtime.processors import CombinedEdge, Edge, Processor, ProcessorContext, RecordEdge
 from headrace.runtime.state.layouts import PlainLayout
-from headrace.runtime.user_code import UserFunction, without_bad, writing
-from headrace.topology.operators.core import Aggregate
+from headrace.runtime.user_code import Locator, UserFunction, without_bad, writing
+from headrace.topology.operators.core import Aggregate, Operator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.runtime.state.interface import StateStore
-    from headrace.runtime.user_code import Locator
     from headrace.topology.aggregations import Aggregation
-    from headrace.topology.operators.core import Operator
 
 
 # Folding records into accumulators, with errors that name the record.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -16,8 +16,6 @@ from headrace.errors import OffsetExpiredError
 from headrace.runtime.sinks import SinkContext, SinkWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import CommitRecord, QueueName
     from headrace.runtime.chunk import Chunk, Int64s

@@ -19,13 +19,12 @@ from headrace.errors import HeadraceError, OffsetExpiredError, StateError
 from headrace.keys import EXACT_KEY, KEYS, keys_from_columns
 from headrace.protocol.columns import property_column
 from headrace.protocol.messages import Message
-from headrace.runtime.batches.cutting import BATCH, Tags
+from headrace.runtime.batches.cutting import BATCH, CommittedBatch, Tags
 from headrace.runtime.sources.messages import ranged, user_properties
 from headrace.topology.low_level import BatchRecords, Record
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import QueueName
-    from headrace.runtime.batches.cutting import CommittedBatch
     from headrace.runtime.chunk import Int64s
     from headrace.topology.operators.batches import BatchSink
 

@@ -17,7 +17,7 @@ import orjson
 
 from headrace.errors import HeadraceError, RollbackError, SerializationError
 from headrace.keys import encode_key, encode_keys, key_hash, key_hashes
-from headrace.runtime.bolts.instances import NO_TUPLE, BoltOutput
+from headrace.runtime.bolts.instances import NO_TUPLE, BoltOutput, Instance
 from headrace.runtime.bolts.states import (
     ComponentProcessor,
     StatefulTasks,
@@ -28,16 +28,20 @@ from headrace.runtime.bolts.states import (
 from headrace.runtime.chunk import ANY_TASK, Chunk, Int64s
 from headrace.runtime.control import BlockKind
 from headrace.runtime.user_code import Original
-from headrace.topology.operators.bolts import Bolt, KeyValueBoltNode, StatefulBoltNode, Subscription
+from headrace.topology.operators.bolts import (
+    Bolt,
+    Grouping,
+    KeyValueBoltNode,
+    StatefulBoltNode,
+    Subscription,
+)
 from headrace.topology.tuples import Tuple
 from headrace.user_lines import user_line
 
 if TYPE_CHECKING:
-    from headrace.runtime.bolts.instances import Instance
     from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.processors import Edge, ProcessorContext
     from headrace.topology import StagePlan
-    from headrace.topology.operators.bolts import Grouping
 
 
 # Frames: tuples of one edge on their way to one partition, in columns.

@@ -13,14 +13,13 @@ import numpy as np
 
 from headrace.errors import HeadraceError, RollbackError
 from headrace.runtime.chunk import Chunk, Int64s
-from headrace.topology.tuples import DEFAULT_STREAM, BatchGroupId, TaskContext
+from headrace.topology.tuples import DEFAULT_STREAM, BatchGroupId, TaskContext, Tuple
 from headrace.user_lines import user_line
 
 if TYPE_CHECKING:
     from headrace.runtime.control import Control
     from headrace.runtime.state.interface import Attempted
     from headrace.topology.operators.bolts import Bolt, Spout
-    from headrace.topology.tuples import Tuple
 
 
 # Collectors: what tasks emit, kept by stream until the task has done its part of a batch.

@@ -20,7 +20,7 @@ from headrace.runtime.bolts.bolts import (
     TuplesRunner,
     key_getter,
 )
-from headrace.runtime.bolts.instances import BoltOutput, SpoutOutput
+from headrace.runtime.bolts.instances import BoltOutput, Instance, SpoutOutput
 from headrace.runtime.bolts.states import (
     ComponentProcessor,
     KeyRangeLayout,
@@ -30,7 +30,7 @@ from headrace.runtime.bolts.states import (
     key_value_tasks,
     task_of_ranges,
 )
-from headrace.runtime.chunk import spout_mark
+from headrace.runtime.chunk import Chunk, spout_mark
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.user_code import UserFunction
 from headrace.topology.operators.bolts import (
@@ -43,8 +43,6 @@ from headrace.topology.operators.bolts import (
 )
 
 if TYPE_CHECKING:
-    from headrace.runtime.bolts.instances import Instance
-    from headrace.runtime.chunk import Chunk
     from headrace.runtime.event_time.watermarks import Watermark
     from headrace.runtime.state.interface import StateStore
     from headrace.serdes import Serde

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from headrace.client import Admin
+from headrace.client import Admin, Client, MessageQueue
 from headrace.errors import HeadraceError, StateError
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command
@@ -23,10 +23,6 @@ from headrace.protocol.groups import LockRequest, LockResult
 from headrace.protocol.routes import dumps, loads
 from headrace.topology.names import commit_topic
 from headrace.watched import OnFailure, watched_thread
-
-if TYPE_CHECKING:
-    from headrace.client import Client, MessageQueue
-
 
 # The lease of a job's driver: a lock on its commit topic that says that one runs.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from headrace.client import Jobs, MessageQueue, Producer, StageTarget
+from headrace.client import Client, Jobs, MessageQueue, Producer, StageTarget
 from headrace.errors import JobFailedError
 from headrace.failpoints import failpoint
 from headrace.protocol.records import encode_records
@@ -28,6 +28,7 @@ from headrace.protocol.transactions import (
     OpenRequest,
     PlanAnswer,
     PlanRequest,
+    QueueName,
     Share,
     StagedPart,
     StagedSection,
@@ -37,9 +38,7 @@ from headrace.protocol.transactions import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.client import Client
     from headrace.protocol.frames import Buffer
-    from headrace.protocol.transactions import QueueName
     from headrace.runtime.chunk import Int64s
     from headrace.runtime.commit.drivers import LeaseWait
 

@@ -22,13 +22,18 @@ from headrace.runtime.event_time.watermarks import (
     clock_times,
     origin_name,
 )
-from headrace.topology.operators.core import SelectTimestamp, Source, ThroughSource
+from headrace.topology.operators.core import (
+    Operator,
+    SelectTimestamp,
+    Source,
+    Through,
+    ThroughSource,
+)
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, QueueName
     from headrace.runtime.control import Summary
     from headrace.topology import StagePlan
-    from headrace.topology.operators.core import Operator, Through
 
 
 @dataclass(frozen=True, slots=True)

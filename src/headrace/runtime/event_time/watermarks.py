@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from headrace.runtime.chunk import NEVER
+from headrace.runtime.chunk import NEVER, Int64s
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.protocol.transactions import QueueName
-    from headrace.runtime.chunk import Int64s
 
 
 #: Mark of what happens before the first record of a batch.

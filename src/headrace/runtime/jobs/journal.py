@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.client import Admin, JobStanding, MessageQueue, PullConsumer
+from headrace.client import Admin, Client, JobStanding, MessageQueue, PullConsumer
 from headrace.errors import (
     ConnectionFailedError,
     FencedError,
@@ -18,7 +18,14 @@ from headrace.errors import (
     StateError,
     TopicNotFoundError,
 )
-from headrace.protocol.transactions import CommitReader, StagedBatch, Verdict, commit_in
+from headrace.protocol.transactions import (
+    CommitReader,
+    CommitRecord,
+    StagedBatch,
+    StateSummary,
+    Verdict,
+    commit_in,
+)
 from headrace.runtime.commit.drivers import DriverName, Lease
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.topic import CommitTopic, clock_ms, decode_chunk
@@ -28,9 +35,7 @@ from headrace.spelling import did_you_mean
 from headrace.topology.names import commit_topic, journal_topic
 
 if TYPE_CHECKING:
-    from headrace.client import Client
     from headrace.protocol.messages import StoredMessage
-    from headrace.protocol.transactions import CommitRecord, StateSummary
 
 
 #: Messages of a queue of the journal that are looked at, where the last batch does not say where

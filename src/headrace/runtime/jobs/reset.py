@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,8 +20,6 @@ from headrace.topology.names import state_topic
 from headrace.topology.operators.core import ThroughSource
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
     from headrace.protocol.transactions import CommitRecord, QueueName
     from headrace.runtime.state.home import StateHome
     from headrace.runtime.state.layouts import StateEntry, StateLayout

@@ -28,7 +28,7 @@ from headrace.runtime.joins.sides import (
     WindowJoinProcessor,
     merged_sides,
 )
-from headrace.runtime.processors import Processor, RecordEdge
+from headrace.runtime.processors import Edge, Processor, ProcessorContext, RecordEdge
 from headrace.runtime.state.layouts import LatestLayout, RowLayout
 from headrace.runtime.user_code import UserFunction, writing
 from headrace.topology.operators.tables import (
@@ -38,6 +38,7 @@ from headrace.topology.operators.tables import (
     GlobalTableJoin,
     IntervalJoin,
     Joined,
+    JoinKind,
     KeepTable,
     LatestJoin,
     Lookup,
@@ -52,9 +53,7 @@ from headrace.topology.operators.tables import (
 if TYPE_CHECKING:
     from headrace.runtime.control import BlockKind, Rows
     from headrace.runtime.event_time.watermarks import Watermark
-    from headrace.runtime.processors import Edge, ProcessorContext
     from headrace.topology.operators.core import Operator
-    from headrace.topology.operators.tables import JoinKind
 
 
 # Joins without a window: the last value of each side, by key.

@@ -19,8 +19,16 @@ from headrace.runtime.joins.buckets import (
     packed,
     raw_values,
 )
-from headrace.runtime.joins.sides import LEFT, NO_KEY, PAIR, RIGHT, Meetings, TimedJoinProcessor
-from headrace.runtime.state.interface import Timers
+from headrace.runtime.joins.sides import (
+    LEFT,
+    NO_KEY,
+    PAIR,
+    RIGHT,
+    Arrivals,
+    Meetings,
+    TimedJoinProcessor,
+)
+from headrace.runtime.state.interface import StateStore, Timers
 from headrace.runtime.state.layouts import (
     PlainLayout,
     Read,
@@ -35,9 +43,7 @@ from headrace.topology.operators.tables import SessionJoin
 
 if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import Watermark
-    from headrace.runtime.joins.sides import Arrivals
     from headrace.runtime.processors import ProcessorContext
-    from headrace.runtime.state.interface import StateStore
     from headrace.serdes import Serde
     from headrace.topology.operators.core import Operator
 

@@ -16,7 +16,7 @@ import numpy as np
 from headrace.keys import decode_key, encode_keys
 from headrace.runtime.chunk import Chunk, Int64s, count_keyless
 from headrace.runtime.joins.buckets import Buckets, WaitingRecord
-from headrace.runtime.processors import Processor
+from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.state.interface import Timers
 from headrace.runtime.state.layouts import BucketLayout, StateLayout
 from headrace.runtime.user_code import writing
@@ -26,7 +26,6 @@ from headrace.topology.windowed import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import Watermark
-    from headrace.runtime.processors import ProcessorContext
     from headrace.topology.operators.core import Operator
 
 

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.keys import decode_key, encode_key
 from headrace.runtime.chunk import NEVER
-from headrace.runtime.state.interface import Timers
+from headrace.runtime.state.interface import StateStore, Timers
 from headrace.topology.operators.process import ttl_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.runtime.state.interface import StateStore
     from headrace.topology.low_level import StateSpec
 
 

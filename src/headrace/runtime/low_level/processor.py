@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import struct
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,6 @@ from headrace.topology.low_level import Fired, Record
 from headrace.topology.operators.process import KeyedProcess, Process, step_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
     from headrace.runtime.event_time.watermarks import Watermark

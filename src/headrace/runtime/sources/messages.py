@@ -22,11 +22,16 @@ from headrace.runtime.event_time.silence import milliseconds
 from headrace.runtime.low_level import cells
 from headrace.runtime.processors import Processor, ProcessorContext
 from headrace.runtime.user_code import Original, UserFunction, may_pass
-from headrace.topology.operators.core import THROUGH_PROPERTIES, WATERMARK, SelectTimestamp
+from headrace.topology.operators.core import (
+    THROUGH_PROPERTIES,
+    WATERMARK,
+    Operator,
+    SelectTimestamp,
+    Source,
+)
 
 if TYPE_CHECKING:
     from headrace.runtime.event_time.watermarks import SourceWatermarks
-    from headrace.topology.operators.core import Operator, Source
 
 
 # Event times that the user selects, as milliseconds since 1970, and the clocks behind them.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.client import MessageQueue
+from headrace.client import MessageQueue, PullResult
 from headrace.errors import OffsetExpiredError, RollbackError
-from headrace.runtime.chunk import NEVER, Chunk
+from headrace.runtime.chunk import NEVER, Chunk, Marks
 from headrace.runtime.outside import MessageReader
 from headrace.runtime.sources.messages import (
     SourceReader,
@@ -22,23 +22,20 @@ from headrace.runtime.sources.messages import (
     without_watermarks,
 )
 from headrace.runtime.stage import ThroughReader
-from headrace.topology.operators.core import MessageSource, ThroughSource
+from headrace.topology.operators.core import MessageSource, Source, ThroughSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from headrace.client import PullResult
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import QueueName
-    from headrace.runtime.chunk import Marks
     from headrace.runtime.control import Block
     from headrace.runtime.job_plan import JobConnection
     from headrace.runtime.planning import OffsetRange, Split
     from headrace.runtime.task import Task
     from headrace.runtime.user_code import Finder, Original
-    from headrace.topology.operators.core import Source
 
 
 #: Some so many messages are decoded and run through the operators at once.

@@ -17,7 +17,7 @@ from headrace.keys import EXACT_KEY, KEYS
 from headrace.private import owners_folder
 from headrace.protocol.journal_tags import TAG, FirstCopies, parse_tags
 from headrace.runtime.commit.journal.transactions import JournalTransactions
-from headrace.runtime.commit.transactions import BrokerTransactions
+from headrace.runtime.commit.transactions import BatchTransactions, BrokerTransactions
 from headrace.runtime.state.local import LocalCopies, StateTopicBlock
 from headrace.runtime.state.store import decode_entries
 from headrace.topology.names import commit_topic, state_topic
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from headrace.protocol.columns import MessageColumns
     from headrace.protocol.transactions import CommitRecord, QueueName
-    from headrace.runtime.commit.transactions import BatchTransactions
 
 
 # Who keeps the local copies of a job's state on this machine.

@@ -22,7 +22,7 @@ from headrace.errors import (
     refuse,
 )
 from headrace.keys import decode_key
-from headrace.protocol.transactions import StateSummary
+from headrace.protocol.transactions import CommitRecord, StateSummary
 from headrace.runtime.commit.drivers import DriverName, Lease
 from headrace.runtime.commit.transactions import Attempt, BatchEnd
 from headrace.runtime.sinks import state_messages
@@ -32,7 +32,6 @@ from headrace.runtime.state.store import encode_entries
 from headrace.topology.shapes import shape_changes, state_shape
 
 if TYPE_CHECKING:
-    from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.job_plan import JobPlan
     from headrace.runtime.state.home import StateHome
     from headrace.serdes import Serde

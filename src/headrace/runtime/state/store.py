@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.runtime.state.interface import ChangeSet, StateStore
+from headrace.runtime.state.interface import Attempted, ChangeSet, StateStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from headrace.protocol.transactions import StateSummary
     from headrace.runtime.chunk import Int64s
-    from headrace.runtime.state.interface import Attempted
 
 
 _MODULUS = 1 << 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -18,18 +18,16 @@ from headrace.keys import encode_key
 from headrace.runtime.aggregates.algebras import algebra_of
 from headrace.runtime.low_level.cells import milliseconds
 from headrace.runtime.stage import PROCESSORS
-from headrace.runtime.state.layouts import PlainLayout
+from headrace.runtime.state.layouts import PlainLayout, Read, StateEntry, StateLayout
 from headrace.topology.operators.columns import AggregateColumns
 from headrace.topology.shapes import state_serdes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import datetime
     from types import TracebackType
 
     from headrace.protocol.transactions import CommitRecord
     from headrace.runtime.state.home import StateHome
-    from headrace.runtime.state.layouts import Read, StateEntry, StateLayout
     from headrace.runtime.state.local import LocalCopies
     from headrace.runtime.state.store import StateBase
     from headrace.topology import Operator

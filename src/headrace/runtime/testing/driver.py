@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -17,7 +17,6 @@ from headrace.serdes import Deserializer, Serde, as_deserializer, json_of
 from headrace.topology.shapes import name_of, state_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import TracebackType
 
     from headrace.runtime.state.store import MemoryBase, StateBase

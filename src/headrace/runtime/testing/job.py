@@ -17,9 +17,17 @@ from headrace.protocol.columns import MessageColumns
 from headrace.protocol.transactions import CommitRecord, StagedPart, StateSummary
 from headrace.runtime.batches.reading import BatchMessages, batch_records
 from headrace.runtime.bolts.instances import Instances
-from headrace.runtime.chunk import Chunk
-from headrace.runtime.commit.transactions import Attempt
-from headrace.runtime.control import BatchControl, BlockKind, Control, Heading, Summary, queue_runs
+from headrace.runtime.chunk import Chunk, Int64s
+from headrace.runtime.commit.transactions import Attempt, QueueMessages
+from headrace.runtime.control import (
+    BatchControl,
+    Block,
+    BlockKind,
+    Control,
+    Heading,
+    Summary,
+    queue_runs,
+)
 from headrace.runtime.event_time.silence import (
     BatchTime,
     announcements,
@@ -33,24 +41,19 @@ from headrace.runtime.processors import Processor
 from headrace.runtime.sources.messages import original_at
 from headrace.runtime.sources.task import Run, SourceFeed
 from headrace.runtime.stage import PROCESSORS
-from headrace.runtime.state.store import MemoryBase, StoreCopy
+from headrace.runtime.state.store import MemoryBase, StateCopies, StoreCopy
 from headrace.runtime.task import RuntimeContext, Task
 from headrace.runtime.testing.topics import Sent, TestRecord, Written, records_of
 from headrace.topology.low_level import BatchRecords, BatchToken
-from headrace.topology.operators.batches import ForEachBatch
+from headrace.topology.operators.batches import BatchSink, ForEachBatch
 from headrace.topology.operators.core import WATERMARK, Operator
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from headrace.runtime.chunk import Int64s
-    from headrace.runtime.commit.transactions import QueueMessages
-    from headrace.runtime.control import Block
     from headrace.runtime.state.interface import ChangeSet
-    from headrace.runtime.state.store import StateCopies
     from headrace.runtime.user_code import Original
     from headrace.topology import Topology
-    from headrace.topology.operators.batches import BatchSink
 
 
 # Committed batches in the test driver.

@@ -20,18 +20,16 @@ from headrace.columns.expressions import Name
 from headrace.columns.values import python_values
 from headrace.keys import encode_keys, partitions_of
 from headrace.runtime.aggregates.running import Folder, dict_keys
-from headrace.runtime.chunk import NEVER, count_keyless, skip_keyless
+from headrace.runtime.chunk import NEVER, Chunk, Int64s, count_keyless, skip_keyless
 from headrace.runtime.columns import CellGroups, by_columns, without_gone
 from headrace.runtime.control import BlockKind, Rows
-from headrace.runtime.processors import RecordEdge
+from headrace.runtime.processors import Processor, ProcessorContext, RecordEdge
 from headrace.runtime.user_code import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.runtime.chunk import Chunk, Int64s
     from headrace.runtime.event_time.watermarks import Watermark
-    from headrace.runtime.processors import Processor, ProcessorContext
     from headrace.topology.operators.windows import TimeWindow
     from headrace.topology.windows import TimeWindows
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 from headrace.keys import decode_keys, encode_keys
 from headrace.runtime.aggregates.algebra import ABSENT
 from headrace.runtime.aggregates.running import Folder
-from headrace.runtime.chunk import NEVER, Chunk, skip_keyless
-from headrace.runtime.processors import Processor, ProcessorContext
+from headrace.runtime.chunk import NEVER, Bools, Chunk, Int64s, skip_keyless
+from headrace.runtime.processors import Edge, Processor, ProcessorContext
 from headrace.runtime.state.layouts import TimeWindowLayout
 from headrace.runtime.user_code import writing
 from headrace.runtime.windows.combining import (
@@ -37,10 +37,8 @@ from headrace.topology.operators.windows import TimeWindow
 from headrace.topology.windowed import window_headers
 
 if TYPE_CHECKING:
-    from headrace.runtime.chunk import Bools, Int64s
     from headrace.runtime.control import Rows
     from headrace.runtime.event_time.watermarks import Watermark
-    from headrace.runtime.processors import Edge
 
 
 # Updates that take back what was given before.

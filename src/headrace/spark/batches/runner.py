@@ -35,7 +35,7 @@ from headrace.errors import (
     UserCodeError,
 )
 from headrace.failpoints import failpoint
-from headrace.runtime.batches.cutting import Cutter
+from headrace.runtime.batches.cutting import CommittedBatch, Cutter
 from headrace.runtime.batches.reading import (
     SinkPosition,
     SinkPositions,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.runtime.batches.cutting import CommittedBatch
     from headrace.runtime.job_plan import JobConnection, JobPlan
     from headrace.spark.statistics import PlanHandle
 

@@ -6,14 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from headrace.client import MessageQueue
+from headrace.client import MessageQueue, PullConsumer
 from headrace.errors import OffsetExpiredError, SettingsError
-
-if TYPE_CHECKING:
-    from headrace.client import PullConsumer
-
 
 LATEST = -1
 """In JSON offsets: the end of the queue."""

@@ -40,6 +40,7 @@ from headrace.spark.rocketmq.options import (
     READ_OPTIONS,
     ClusterOptions,
     QueueFinder,
+    ReadOptions,
     WriteOptions,
     check_names,
     connect,
@@ -47,7 +48,7 @@ from headrace.spark.rocketmq.options import (
     read_options,
     write_options,
 )
-from headrace.spark.rocketmq.positions import Resolver, offsets_from_json, offsets_to_json
+from headrace.spark.rocketmq.positions import Offsets, Resolver, offsets_from_json, offsets_to_json
 from headrace.spark.rocketmq.writer import (
     RocketMQStreamWriter,
     RocketMQWriter,
@@ -61,9 +62,6 @@ from headrace.spelling import did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-
-    from headrace.spark.rocketmq.options import ReadOptions
-    from headrace.spark.rocketmq.positions import Offsets
 
 
 # How much of each queue a batch reads, and which tasks read it: plain arithmetic.

@@ -35,12 +35,11 @@ from headrace.protocol.journal_tags import TAG
 from headrace.protocol.layout import slices
 from headrace.protocol.properties import KEYS, TAGS
 from headrace.runtime.batches.cutting import BATCH
-from headrace.spark.rocketmq.options import connect
+from headrace.spark.rocketmq.options import WriteOptions, connect
 from headrace.spark.worker import end_of_task
 
 if TYPE_CHECKING:
     from headrace.protocol.columns import MessageColumns
-    from headrace.spark.rocketmq.options import WriteOptions
 
 
 # Headers: the properties of messages that are the user's own, as Arrow columns.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 import msgspec
 import numpy as np
@@ -29,17 +29,19 @@ from headrace.store.compaction.data_file import (
     KeyRows,
     RowWriter,
     UnitRows,
+    View,
     make_name,
 )
 from headrace.store.compaction.manifest import CompactionReport, Dirt, FileMeta
 from headrace.store.compaction.offset_map import NOT_MET, Candidate, Horizon, Marked, Rounds, mark
-from headrace.store.compaction.recovery import damage_at, paths_of, remove_files, stretches
+from headrace.store.compaction.recovery import (
+    EntryRun,
+    damage_at,
+    paths_of,
+    remove_files,
+    stretches,
+)
 from headrace.store.fileops import FileOps, replace_file, write_error
-
-if TYPE_CHECKING:
-    from headrace.store.compaction.data_file import View
-    from headrace.store.compaction.recovery import EntryRun
-
 
 # The clock of a store: wall time for people, elapsed time for promises.
 

@@ -33,6 +33,7 @@ from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX
 from headrace.store.damage.inspection import (
     DamagedRange,
     IntactEntries,
+    IntactEntry,
     LogFile,
     no_commits_in,
     walk,
@@ -42,14 +43,13 @@ from headrace.store.entries import (
     EntryKind,
     LogState,
     Loss,
+    QueueKey,
     QueueState,
     decode_state,
     parse_losses,
 )
 
 if TYPE_CHECKING:
-    from headrace.store.damage.inspection import IntactEntry
-    from headrace.store.entries import QueueKey
     from headrace.store.fileops import Buffer
 
 

@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overl
 from headrace import serdes, topology
 from headrace.errors import TopologyError
 from headrace.serdes.inference import hint_name, result_hint
-from headrace.streams.flow import accepts, check_function, no_method
+from headrace.streams.flow import (
+    Flow,
+    NextOperator,
+    ValueOptions,
+    accepts,
+    check_function,
+    no_method,
+)
 from headrace.topology.callers import Caller, caller
 from headrace.topology.windows import SessionWindows, TimeWindows, Windows
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
-    from headrace.streams.flow import Flow, NextOperator, ValueOptions
     from headrace.streams.joins.results import JoinedStream
 
 

@@ -13,7 +13,10 @@ from headrace.serdes import Serde, nullable
 from headrace.serdes.inference import result_hint
 from headrace.spelling import did_you_mean
 from headrace.streams.flow import (
+    Flow,
+    Known,
     TimeOptions,
+    ValueOptions,
     check_function,
     check_record_function,
     no_method,
@@ -22,7 +25,6 @@ from headrace.streams.joins import chain
 from headrace.topology.callers import Caller, caller
 
 if TYPE_CHECKING:
-    from headrace.streams.flow import Flow, Known, ValueOptions
     from headrace.streams.keyed import KeyedStream
 
 

@@ -7,18 +7,18 @@ from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from headrace.topology.operators.core import Operator
-from headrace.topology.windows import told
+from headrace.topology.windows import (
+    CountWindows,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    Windows,
+    told,
+)
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
     from headrace.topology.aggregations import Aggregation
-    from headrace.topology.windows import (
-        CountWindows,
-        SessionWindows,
-        SlidingWindows,
-        TimeWindows,
-        Windows,
-    )
 
 
 WindowEmit = Literal["close", "update"]

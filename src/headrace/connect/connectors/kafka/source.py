@@ -6,7 +6,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 from confluent_kafka import (
@@ -16,6 +16,7 @@ from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
+    Message,
     TopicPartition,
 )
 
@@ -44,10 +45,6 @@ from headrace.connect.connectors.kafka.settings import (
 from headrace.connect.connectors.sharing import ShareWatch, chosen_topics, dealt, dealt_to
 from headrace.connect.schema import BYTES
 from headrace.errors import StateError
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message
-
 
 _SHARE = "task.partitions"
 _RAW = BYTES.as_optional()

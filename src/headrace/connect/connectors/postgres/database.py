@@ -27,6 +27,7 @@ from headrace.connect import (
 )
 from headrace.connect.connectors.postgres.connection import (
     CONNECTION_KEYS,
+    Connection,
     connect,
     connection_words,
     is_outage,
@@ -67,7 +68,6 @@ from headrace.connect.schema import (
 )
 
 if TYPE_CHECKING:
-    from headrace.connect.connectors.postgres.connection import Connection
     from headrace.connect.connectors.postgres.pgoutput import Row
 
 

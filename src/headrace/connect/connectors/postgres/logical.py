@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import psycopg
 
 from headrace.connect.connectors.postgres.connection import (
+    Connection,
     connect,
     connection_words,
     outages_told,
@@ -21,12 +22,16 @@ from headrace.connect.connectors.postgres.database import RowReader, TypeBook, T
 from headrace.connect.connectors.postgres.pgoutput import (
     Begin,
     CommitMessage,
+    Delete,
     Insert,
     KeepAlive,
     Lsn,
     Message,
+    NewSlot,
     Relation,
     ReplicationConnection,
+    Truncate,
+    Update,
     XLogData,
     decode,
     lsn_number,
@@ -44,8 +49,6 @@ from headrace.errors import ConnectorConfigError, StateError
 
 if TYPE_CHECKING:
     from headrace.connect import Config, SourceBatch, SourceRecord, SourceTaskContext
-    from headrace.connect.connectors.postgres.connection import Connection
-    from headrace.connect.connectors.postgres.pgoutput import Delete, NewSlot, Truncate, Update
     from headrace.connect.records import Position
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeAlias
 
@@ -17,7 +17,6 @@ import psycopg
 from psycopg import conninfo, pq, sql
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import TracebackType
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from headrace.connect import SourceRecord
+from headrace.connect import Config, SourceRecord, SourceTaskContext
 from headrace.connect.connectors.postgres.connection import (
+    Connection,
     TableInfo,
     connect,
     connection_words,
@@ -27,8 +28,6 @@ from headrace.errors import StateError
 if TYPE_CHECKING:
     from psycopg import ServerCursor
 
-    from headrace.connect import Config, SourceTaskContext
-    from headrace.connect.connectors.postgres.connection import Connection
     from headrace.connect.connectors.sql import TableName
     from headrace.connect.records import Position
 

@@ -12,13 +12,20 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.connect import Schema, SchemaError, SourceBatch, SourceRecord
-from headrace.connect.connectors.postgres.connection import quoted, quoted_name, table_info
+from headrace.connect.connectors.postgres.connection import (
+    Connection,
+    quoted,
+    quoted_name,
+    table_info,
+)
 from headrace.connect.connectors.postgres.database import RowReader, TypeBook
 from headrace.connect.connectors.postgres.pgoutput import (
     UNCHANGED,
+    Begin,
     Delete,
     Insert,
     Relation,
+    Row,
     Truncate,
     Unchanged,
     Update,
@@ -28,8 +35,6 @@ from headrace.connect.connectors.sql import TableName
 from headrace.connect.schema import BOOLEAN, INT64, STRING, struct
 
 if TYPE_CHECKING:
-    from headrace.connect.connectors.postgres.connection import Connection
-    from headrace.connect.connectors.postgres.pgoutput import Begin, Row
     from headrace.connect.records import Position
 
 

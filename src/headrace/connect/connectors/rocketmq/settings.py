@@ -7,17 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from headrace.client import Client, ClientSettings
+from headrace.client import Admin, Client, ClientSettings
 from headrace.connect import Config, ConfigProblem, Secret, declare, key
 from headrace.connect.connectors.sharing import chosen_topics
 from headrace.errors import ConnectorConfigError
 from headrace.protocol.routes import is_of_brokers
-
-if TYPE_CHECKING:
-    from headrace.client import Admin
-
 
 # Topics of two clusters: which are replicated, and what they are called on the other side.
 

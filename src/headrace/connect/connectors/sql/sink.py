@@ -21,10 +21,12 @@ from headrace.connect import (
 )
 from headrace.connect.connectors.offsets import Progress, set_by_hand
 from headrace.connect.connectors.sql.mapping import (
+    Adapter,
     Change,
     MappingOptions,
     RowMapper,
     SqlColumn,
+    SqlDatabase,
     TableLayout,
     TableName,
     WritableRows,
@@ -42,7 +44,6 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from headrace.connect.connectors.sql.mapping import Adapter, SqlDatabase
     from headrace.connect.records import Position
 
 

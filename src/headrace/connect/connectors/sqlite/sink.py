@@ -8,17 +8,10 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
-from headrace.connect import (
-    Config,
-    ConfigDeclaration,
-    SinkTask,
-    declare,
-    key,
-    one_of,
-)
+from headrace.connect import Config, ConfigDeclaration, Schema, SinkTask, declare, key, one_of
 from headrace.connect.connectors.sql import (
     SINK_KEYS,
     Adapter,
@@ -33,10 +26,6 @@ from headrace.connect.connectors.sqlite.source import DATABASE_KEYS
 from headrace.connect.connectors.texts import as_json
 from headrace.connect.schema import Type
 from headrace.errors import ConnectorConfigError
-
-if TYPE_CHECKING:
-    from headrace.connect import Schema
-
 
 # SQLite as a database that sinks write to.
 

@@ -14,7 +14,15 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.connect import Config, Schema, SchemaError, SourceBatch, SourceRecord, SourceTask
+from headrace.connect import (
+    Config,
+    OffsetReader,
+    Schema,
+    SchemaError,
+    SourceBatch,
+    SourceRecord,
+    SourceTask,
+)
 from headrace.connect.connectors.sharing import TaskShare
 from headrace.connect.connectors.storage.formats import (
     FileProgress,
@@ -34,7 +42,6 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from headrace.connect import OffsetReader
     from headrace.connect.connectors.storage.places import Storage
     from headrace.connect.records import Position
 

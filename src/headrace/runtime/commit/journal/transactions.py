@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,18 +20,20 @@ from msgspec.structs import replace
 from headrace.client import Client, MessageQueue, Producer, PullConsumer, PullStatus
 from headrace.errors import FencedError, HeadraceError, InputMissingError, PredecessorMismatchError
 from headrace.failpoints import failpoint
-from headrace.protocol.layout import record_starts
+from headrace.protocol.layout import Int64s, record_starts
 from headrace.protocol.messages import Message
 from headrace.protocol.transactions import (
     WHOLE,
     CommitAnswer,
+    CommitReader,
     CommitRecord,
     OpenAnswer,
     PlanAnswer,
+    QueueName,
     Share,
     StagedPart,
 )
-from headrace.runtime.commit.drivers import DriverName
+from headrace.runtime.commit.drivers import DriverName, LeaseWait
 from headrace.runtime.commit.journal.lease import DriverLease, LeaseTimes
 from headrace.runtime.commit.journal.publishing import Publisher, counted_once
 from headrace.runtime.commit.journal.topic import (
@@ -42,15 +43,14 @@ from headrace.runtime.commit.journal.topic import (
     pieces,
     size_of,
 )
-from headrace.runtime.commit.transactions import Ownership
+from headrace.runtime.commit.transactions import (
+    Attempt,
+    BatchEnd,
+    Ownership,
+    QueueMessages,
+    StageWriter,
+)
 from headrace.topology.names import commit_topic, journal_topic, state_topic
-
-if TYPE_CHECKING:
-    from headrace.protocol.layout import Int64s
-    from headrace.protocol.transactions import CommitReader, QueueName
-    from headrace.runtime.commit.drivers import LeaseWait
-    from headrace.runtime.commit.transactions import Attempt, BatchEnd, QueueMessages, StageWriter
-
 
 # Planning on RocketMQ: how far each queue has come, and how much of it a batch takes.
 
