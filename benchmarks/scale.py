@@ -256,7 +256,7 @@ def jobs_table() -> str:
 def scale_table(price: float = PRICE) -> str:
     """Write what more cores would do for one job on one broker."""
     head = (
-        "| job | cores | records/s | gives out first | cores with work"
+        "| job | cores | records/s | first limit | cores with work"
         " | $ per million records, all cores | $, cores with work |"
     )
     return _table(head, [_scaled(Model(job, n), price) for job in JOBS for n in CORES[1:]])
@@ -274,9 +274,9 @@ def _scaled(model: Model, price: float) -> str:
 def width_table() -> str:
     """Write what grows with the partitions alone."""
     head = (
-        "| cores | partitions | told to tasks, kB a batch | commit record, kB | driver, s a batch"
+        "| cores | partitions | control, kB per batch | commit record, kB | driver, s per batch"
         " | overhead, s: shared by the cores | overhead, s: one by one"
-        f" | {KEYS:,} keys read anew, s |"
+        f" | {KEYS:,} keys restored, s |"
     )
     return _table(head, [_width(cores) for cores in CORES])
 
