@@ -30,21 +30,21 @@ _LONGEST = 130
 _POSITION = re.compile(r"'kafka_offset': (\d+)")
 _HEAD = """# What faults cost
 
+This page shows, to those who run Connect, how soon each connector recovers from a fault, and whether rows are lost or doubled.
 Nine connectors of one worker move rows while their peer (the outside system that they read or write), the worker, or a part of the worker fails.
 The peer of the `rocketmq` connectors is another cluster.
-This page shows how soon each connector recovers, and whether rows were lost or doubled.
 
 Each cell of the table says how many seconds after the end of the fault new rows of the connector arrived again, and how many rows were lost or doubled, if any.
-The column "nothing" is the usual delay of a row.
+The column "nothing" shows the usual delay of a row.
 
 "Lost" and "doubled" compare the rows at the other end with the connector's input: the rows in the topic, table or cluster that it reads.
-The input begins seconds before the fault and ends when all rows move again.
-`http-sink` may double rows by its contract; all others must not.
+The input begins seconds before the fault and ends when rows of all connectors move again.
+`http-sink` only guarantees at least once, so it may double rows; all others must not.
 "Not tried" marks faults that the tests cannot cause in a peer: S3 and OpenSearch have no second server here that could take over their address, and neither they nor the brokers of the other cluster lose what they have confirmed.
 
 All processes shared two cores with other tests at a load of 15 to 45, with up to 50 rows a second for each connector.
 `make soak ARGS=tests/connect/data/test_healing.py` causes all faults, `make test-all` those with a star.
-With `FAULTS_RECORDED=1` either records its measurements, and `python -m tests.connect.data.faults > docs/explanation/connect-faults.md` makes this page from them.
+With `FAULTS_RECORDED=1` either records its measurements, and `python -m tests.connect.data.faults > docs/explanation/connect-faults.md` generates this page from them.
 """
 
 
@@ -199,7 +199,7 @@ FAULTS = (
         "peer restarts",
         "refuses",
         1,
-        "All connections to the peers are cut and then refused for a second; the broker of the other cluster is killed and started again.",
+        "All connections to the peers are cut and then refused for a second; the broker of the other cluster is killed and restarted.",
     ),
     _away(
         "peer is away 1 s", "silent", 1, "Connections stay open, and nothing passes for a second."
@@ -226,11 +226,11 @@ FAULTS = (
         "peer is slow",
         "slow",
         30,
-        "For 30 s at most 16 KiB pass at a time, after a pause of 0.2 s each; the broker of the other cluster runs for a twentieth of the time.",
+        "For 30 s at most 16 KiB pass at a time, each after a pause of 0.2 s; the broker of the other cluster runs for only a twentieth of the time.",
     ),
     Fault(
         "peer loses its last second",
-        'PostgreSQL is set to confirm before it writes, and is killed; Kafka is killed, and its logs are cut to where they were a second before. Both are started again. What they lost is not in "rows in" of a source. A source of Kafka fails, again after a restart, and says from which offset on the log was lost; the test stops it, sets that offset, and resumes it.',
+        'PostgreSQL is set to confirm before it writes, and is killed; Kafka is killed, and its logs are cut to where they were a second before. Both are restarted. What they lost is not in "rows in" of a source. `kafka-source` fails, also after a restart, and names the offset from which the log was lost; the test stops it, sets that offset, and resumes it.',
         _lose_seconds,
         _come_back_and_set_position,
         connectors=_POSTGRES + _KAFKA,
@@ -248,7 +248,7 @@ FAULTS = (
     ),
     Fault(
         "worker killed",
-        "The worker's process gets SIGKILL, and a new one is started on its folder at once.",
+        "The worker's process gets SIGKILL, and a new one is started on the same folder at once.",
         lambda scene: scene.worker.kill(),
         lambda scene: scene.worker.start(),
         keeps=False,
@@ -263,13 +263,13 @@ FAULTS = (
     ),
     Fault(
         "engine killed",
-        "The engine with its Java and Python processes gets SIGKILL.",
+        "The engine and its Java and Python processes get SIGKILL.",
         _kill_engine,
         _nothing,
     ),
     Fault(
         "broker killed",
-        "The broker of the worker's own cluster gets SIGKILL, and is started again after a second.",
+        "The broker of the worker's own cluster gets SIGKILL, and is restarted after a second.",
         lambda scene: scene.broker.kill(),
         lambda scene: scene.broker.restart(),
         seconds=1,
