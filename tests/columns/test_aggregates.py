@@ -274,8 +274,8 @@ def test_record_that_cannot_be_computed_is_named() -> None:
         (lambda orders: orders.group_by("city").agg(count().named("city")), "name 'city'"),
         (lambda orders: orders.map_values(lambda o: o).select("x"), "values of type unknown"),
         (lambda orders: orders.group_by("city").agg(top(3)), r"no top(.|\n)*key_by\(...\).agg"),
-        (lambda orders: orders.group_by("city").agg(sum_(len)), r"by a column, not <built-in"),
-        (lambda orders: orders.group_by("city").agg(sum_()), "goes by a column, not None"),
+        (lambda orders: orders.group_by("city").agg(sum_(len)), r"a column, not <built-in"),
+        (lambda orders: orders.group_by("city").agg(sum_()), "takes a column, not None"),
         (lambda orders: orders.group_by("city").agg("price"), "takes aggregates, not 'price'"),
     ],
 )

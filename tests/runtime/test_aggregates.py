@@ -230,8 +230,8 @@ def test_what_cannot_be_kept_is_refused_when_it_is_built() -> None:
         (keyed.agg, "nothing to compute"),
         (lambda: keyed.agg(len), "takes aggregates, not <built-in function len>"),  # type: ignore[arg-type]
         (lambda: keyed.agg(count(), count()), r"two aggregates the name 'count'(.|\n)*\.named\("),
-        (lambda: keyed.agg(n=count("n")), r"by the column n, and a keyed(.|\n)*group_by\("),
-        (lambda: keyed.agg(n=sum_("n")), r"^sum at .*test_aggregates.py:\d+ goes by the column n"),
+        (lambda: keyed.agg(n=count("n")), r"the column n, but a keyed(.|\n)*group_by\("),
+        (lambda: keyed.agg(n=sum_("n")), r"^sum at .*test_aggregates.py:\d+ names the column n"),
         (lambda: keyed.agg(n=top(0)), "top at .* cannot keep 0"),
         (lambda: keyed.agg(n=sum_(max), o=reduce(len)), "function.result, value.* not accept"),  # type: ignore[arg-type]
         (lambda: keyed.window(session(SECOND)).agg(n=aggregate(Joined)), "cannot merge"),

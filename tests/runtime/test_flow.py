@@ -100,9 +100,9 @@ def test_branches_of_a_keyed_stream_keep_its_keys() -> None:
 
 def test_branch_refuses_what_cannot_be_parted() -> None:
     words = StreamBuilder("job").source("words", serdes.string)
-    with pytest.raises(TopologyError, match="has none"):
+    with pytest.raises(TopologyError, match="has no predicate"):
         words.branch()
-    with pytest.raises(TopologyError, match="names its default 'rest' as a predicate"):
+    with pytest.raises(TopologyError, match="gives its default 'rest' a predicate"):
         words.branch(rest=str.strip)
     with pytest.raises(AttributeError, match="no branch 'long': there are short, rest"):
         words.branch(short=str.strip).long  # noqa: B018 - the look-up is the test

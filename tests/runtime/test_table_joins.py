@@ -318,5 +318,5 @@ def test_what_cannot_be_joined_is_refused_when_it_is_built() -> None:
     table = builder.table("rows", serdes.json)
     with pytest.raises(TopologyError, match="cannot have right_key, within"):
         words.join(table, pair, within=1, right_key=len)  # type: ignore[call-overload]
-    with pytest.raises(TopologyError, match="gives none"):
+    with pytest.raises(TopologyError, match="have none"):
         builder.source("keyless", serdes.string).to_table()

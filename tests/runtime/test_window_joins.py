@@ -136,5 +136,5 @@ def test_calendar_days_join_by_their_own_length() -> None:
 
 
 def test_windows_that_no_join_has_are_refused() -> None:
-    with pytest.raises(TopologyError, match="a join has no windows of the kind 'sliding"):
+    with pytest.raises(TopologyError, match="a join cannot use windows of the kind 'sliding"):
         joined(lambda left, right: left.join(right, both, window=sliding(ms(10))))

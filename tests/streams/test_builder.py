@@ -285,7 +285,7 @@ def test_a_known_type_without_serde_is_an_error_where_it_must_travel(
 ) -> None:
     _, words = keyed_words()
     message = (
-        rf"operator '{maker}' \(made at .*{HERE}:\d+\) gives values of type Parcel, and '{needer}'"
+        rf"operator '{maker}' \(made at .*{HERE}:\d+\) emits values of type Parcel, and '{needer}'"
         r" needs them in the partition of their key, but no serde is known for Parcel"
         r"\n.*make Parcel a dataclass .*, or name a serde where the values are made: serde="
     )
@@ -313,7 +313,7 @@ def test_values_that_are_combined_first_need_no_serde(aggregate: Callable[[Any],
 )
 def test_keys_of_a_known_type_that_is_not_plain_are_an_error(use: Callable[[Any], Any]) -> None:
     _, words = keyed_words()
-    with pytest.raises(TopologyError, match=r"gives keys of type Order.*\n.*identifies the Order"):
+    with pytest.raises(TopologyError, match=r"emits keys of type Order.*\n.*identifies the Order"):
         use(words)
 
 
@@ -378,7 +378,7 @@ def test_accumulators_that_cannot_work_are_refused(accumulator: Any, message: st
 @pytest.mark.parametrize("accumulator", [dict, lambda: 3])
 def test_what_makes_no_accumulator_is_refused(accumulator: Any) -> None:
     _, words = keyed_words()
-    with pytest.raises(TopologyError, match="needs an Accumulator or what makes one; it got"):
+    with pytest.raises(TopologyError, match="needs an Accumulator, or a function that makes"):
         words.aggregate(accumulator)
 
 
@@ -419,7 +419,7 @@ def test_a_deserializer_must_take_the_body(deserializer: Any) -> None:
 def test_nothing_follows_a_sink(name: str) -> None:
     _, words = keyed_words()
     end = words.sink("out", serdes.string)
-    message = rf"{name} at .*{HERE}:\d+ stands after sink 'sink-out' \(made at .*{HERE}:\d+\)"
+    message = rf"{name} at .*{HERE}:\d+ comes after sink 'sink-out' \(made at .*{HERE}:\d+\)"
     with pytest.raises(TopologyError, match=message):
         getattr(end, name)
     with pytest.raises(AttributeError, match="no attribute 'colour'"):

@@ -149,7 +149,7 @@ def test_a_sink_asks_for_a_serde_where_nothing_is_known(
     _, orders = keyed_orders()
     message = (
         rf"sink to 'out' at .*{HERE}:\d+ names no serde, and operator '{maker}' \(made at"
-        rf" .*{HERE}:\d+\) gives values of type unknown\n.*\(topic, Order\) or .* -> Priced', or name a serde: sink"
+        rf" .*{HERE}:\d+\) emits values of type unknown\n.*\(topic, Order\) or .* -> Priced', or name a serde: sink"
     )
     with pytest.raises(TopologyError, match=message):
         add(orders).sink("out")

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 # The arguments of agg.
 
-#: Names of the functions whose kinds are called something else.
+#: The names of functions that differ from the names of their kinds, by kind.
 _LABELS: dict[AggregationKind, str] = {
     "collect_distinct": "collect",
     "custom": "aggregate",
@@ -46,7 +46,7 @@ _LABELS: dict[AggregationKind, str] = {
 class Measure(Generic[V_contra]):
     """One aggregate of the values of a key, made by :func:`count`, :func:`sum_` and so on.
 
-    One that looks at values takes a function in ``key_by(...).agg``, and a column in
+    A measure of values takes a function in ``key_by(...).agg``, and a column in
     ``group_by(...).agg``.
     """
 
@@ -60,12 +60,12 @@ class Measure(Generic[V_contra]):
     name: str = ""
 
     def named(self, name: str) -> Measure[V_contra]:
-        """Name the result; use this for a name that is also a parameter of ``agg``."""
+        """Return the measure under a name; use this for names that ``agg`` has as parameters."""
         return replace(self, name=name)
 
     @property
     def label(self) -> str:
-        """Name of the method for this kind."""
+        """The name of the method for this kind."""
         return _LABELS.get(self.kind, self.kind)
 
 
@@ -132,7 +132,7 @@ def max_(of: Callable[..., Any] | Column | None = None) -> Measure[Any]:
 
 
 def top(n: int, of: Callable[[V], Any] | None = None) -> Measure[V]:
-    """Keep the ``n`` values with the greatest results of a function; see :meth:`KeyedStream.top`."""
+    """Keep the ``n`` values with the greatest function results; see :meth:`KeyedStream.top`."""
     return Measure("top", of, limit=n)
 
 
@@ -187,13 +187,13 @@ class Gathering:
 
     aggregation: topology.Aggregation
     result: Known
-    #: Records may be combined before the shuffle.
+    #: Whether records may be combined before the shuffle.
     merges: bool = True
-    #: Windows may be merged from parts.
+    #: Whether windows may be merged from parts.
     meets: bool = True
 
     def check_travel(self, step: NextOperator, *, combined: bool) -> None:
-        """Raise for values that must travel one by one and have no serde.
+        """Check that values that must travel one by one have a serde.
 
         Raises
         ------
@@ -219,8 +219,8 @@ def gathered(step: NextOperator, measure: Measure[Any]) -> Gathering:
     """
     if isinstance(measure.of, Expression | str):
         raise TopologyError(
-            f"{measure.label} at {step.caller.origin} goes by the column {measure.of!s}, and a"
-            " keyed stream by functions of the value",
+            f"{measure.label} at {step.caller.origin} names the column {measure.of!s}, but"
+            " a keyed stream takes functions of the value",
             hint='give it a function, such as lambda order: order["price"], or group by columns:'
             ' group_by("city").agg(...)',
         )
@@ -256,7 +256,7 @@ def gathered_row(
         if name in parts:
             raise TopologyError(
                 f"agg at {step.caller.origin} gives two aggregates the name '{name}'",
-                hint="name one of them otherwise, with .named(...) or as name=...",
+                hint="give one of them another name, with .named(...) or as name=...",
             )
         parts[name] = gathered(step, one)
     writers = [one.serde for one in chosen if one.kind == "reduce" and one.serde is not None]
@@ -302,7 +302,7 @@ def _distinct(step: NextOperator, measure: Measure[Any]) -> Gathering:
         raise TopologyError(
             f"count_distinct at {step.caller.origin} cannot tell values of type {kind} apart:"
             " only plain data has one encoding for equal values",
-            hint=f"give a selector that finds something plain that identifies the {kind}",
+            hint=f"give a selector that returns plain data that identifies the {kind}",
         )
     aggregation = topology.Aggregation(
         kind=measure.kind,
@@ -380,13 +380,13 @@ def of_updates(gathering: Gathering, step: NextOperator, emit: str) -> Gathering
     Raises
     ------
     TopologyError
-        This kind of aggregate cannot take a value back, or has ``emit="each"``.
+        This kind of aggregate cannot take a value back, or it has ``emit="each"``.
     """
     what = f"'{step.name}' (made at {step.caller.origin}) is fed by updates, which take earlier"
     if emit == "each":
         raise TopologyError(
             f"{what} results back, and so has no result for each record",
-            hint='leave emit="each" out here, or give it to the aggregate in front',
+            hint='leave emit="each" out here, or set it on the aggregate before this one',
         )
     updated = _taking_back(gathering.aggregation, what, travelling(step))
     return replace(gathering, aggregation=updated, merges=False)
@@ -397,12 +397,12 @@ def _taking_back(
 ) -> topology.Aggregation:
     refused = _CANNOT_TAKE_BACK.get(aggregation.kind)
     if aggregation.accumulator is not None and not removable(aggregation.accumulator()):
-        refused = "give your accumulator a remove(value)"
+        refused = "give your accumulator a remove(value) method"
     if refused is not None:
         raise TopologyError(
             f"{what} results back, and it cannot take a value back",
-            hint=f'{refused}; or give emit="each" to the aggregate in front for a plain stream of'
-            " results",
+            hint=f'{refused}; or set emit="each" on the aggregate before this one, for a plain'
+            " stream of results",
         )
     match aggregation.kind:
         case "row":
@@ -444,8 +444,8 @@ def _sample(accumulator: object, step: NextOperator) -> topology.Accumulator[Any
         ) from error
     if not isinstance(sample, topology.Accumulator):
         raise TopologyError(
-            f"aggregate at {step.caller.origin} needs an Accumulator or what makes one; it got"
-            f" {hint_name(type(sample))}",
+            f"aggregate at {step.caller.origin} needs an Accumulator, or a function that makes"
+            f" one, not {hint_name(type(sample))}",
             hint="derive your class from headrace.Accumulator",
         )
     return sample
@@ -461,8 +461,8 @@ def _check_state(
         raise TopologyError(
             f"aggregate at {step.caller.origin}: the state of {hint_name(type(sample))} cannot be"
             f" written by serde {serde!r}: {reason}",
-            hint="keep plain data in its attributes, give it a state() and restore(state) that do,"
-            " or name a serde with serde=",
+            hint="keep plain data in its attributes, give it a state() and a restore(state) that"
+            " use plain data, or name a serde with serde=",
         ) from error
 
 
@@ -482,7 +482,7 @@ def running(
     Raises
     ------
     TopologyError
-        It cannot aggregate the records of this stream, or their keys cannot travel.
+        The aggregate cannot take the records of this stream, or their keys are not plain data.
     """
     step = flow.begin(label, name, on_error=on_error)
     if emit not in ("update", "each"):
@@ -540,12 +540,12 @@ def _check_windows(
     if emit not in ("close", "update"):
         raise TopologyError(
             f"operator '{step.name}' (made at {step.caller.origin}) has emit={emit!r}",
-            hint="emit is 'close' (one result per window) or 'update' (at every change)",
+            hint="emit is 'close' (one result per window) or 'update' (the latest, once per batch)",
         )
     if type(windows) not in _OPERATORS:
         raise TopologyError(
             f"window at {step.caller.origin} needs windows, not {windows!r:.100}",
-            hint="give what tumbling, hopping, sliding, session or count_window makes",
+            hint="give the result of tumbling, hopping, sliding, session or count_window",
         )
     if grace and isinstance(windows, topology.CountWindows):
         raise TopologyError(
@@ -554,8 +554,8 @@ def _check_windows(
         )
     if not (gathering.meets or isinstance(windows, topology.TimeWindows | topology.CountWindows)):
         raise TopologyError(
-            f"operator '{step.name}' (made at {step.caller.origin}) gathers by windows that"
-            " are put together from parts, and its accumulator cannot merge",
+            f"operator '{step.name}' (made at {step.caller.origin}) uses windows that are"
+            " merged from parts, but its accumulator cannot merge",
             hint="give the accumulator a merge(other) method",
         )
 
@@ -563,7 +563,7 @@ def _check_windows(
 def _written(values: Known, chosen: Serde[Any]) -> Serde[Any]:
     """Choose the serde of records that travel one by one, as late ones do.
 
-    A count looks at no value, but its late records should keep theirs if there is a serde for it.
+    A count uses no values, but its late records should keep theirs if there is a serde for them.
     """
     if chosen is not serdes.nothing:
         return chosen

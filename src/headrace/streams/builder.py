@@ -50,7 +50,7 @@ def query(
     if stream is None:
         given = ", ".join(sorted(streams)) or "none"
         raise TopologyError(
-            f"sql() reads from '{statement.table}', and the streams given are {given}",
+            f"sql() reads from '{statement.table}', but the streams given are {given}",
             hint=f"name it: sql(text, {statement.table}=stream)",
         )
     if statement.where is not None:
@@ -93,7 +93,7 @@ class StreamBuilder:
     Parameters
     ----------
     name
-        Name of the job: also its consumer group, and the prefix of the topics of its own.
+        Name of the job, which is also its consumer group and the prefix of its own topics.
 
     Raises
     ------
@@ -201,7 +201,7 @@ class StreamBuilder:
             Name of the topic, a list of names, or a compiled pattern that must match whole names.
         deserializer
             A serde; a dataclass, named tuple, TypedDict, msgspec Struct or pydantic model, or a
-            container of such, which is read as JSON; a callable that takes a message's body and
+            container of these, which is read as JSON; a callable that takes a message's body and
             returns the value, or a :class:`~headrace.serdes.Keyed` with a key; or a deserializer
             such as ``serdes.with_key(serdes.json)``, which also returns the message's own key.
         name
@@ -219,11 +219,11 @@ class StreamBuilder:
             by default.
         idle_timeout
             How long a queue may be silent before event time advances without it; 10 seconds by
-            default, None for ever.  If all queues are silent, event time advances to the furthest
+            default; None: for ever.  If all queues are silent, event time advances to the furthest
             of them.
         max_future
             Records that are further ahead of their store time than this are counted as ``future``
-            and move no watermark; the default is ``JobSettings.max_future``.
+            and do not advance the watermark; the default is ``JobSettings.max_future``.
         start
             Where to begin: ``"first"``, ``"latest"``, an aware datetime (the store time), or
             offsets by queue number or queue name; the default is ``JobSettings.start``.
@@ -292,8 +292,8 @@ class StreamBuilder:
     ) -> Table[str, V] | Table[K, V]:
         """Read a topic as a table: the newest value of each key.
 
-        A message with an empty body deletes its key.  A message without a key cannot be read, and
-        ``on_error`` decides what to do with it; if the deserializer accepts it, it is left out and
+        A message with an empty body deletes its key.  ``on_error`` decides what to do with a
+        message without a key; one that the deserializer accepts nevertheless is left out and
         counted as ``null_keys``.
 
         Parameters
@@ -379,9 +379,9 @@ class StreamBuilder:
     ) -> Stream[Any, Any]:
         """Build the operators of a select statement over one of the streams.
 
-        They are those of :meth:`Stream.where`, :meth:`Stream.select` and :meth:`Stream.group_by`,
-        and run on Arrow columns.  With ``group by`` the key is the value of the group, and the
-        results are updates: the latest of each group that changed, once per batch.
+        The operators are those of :meth:`Stream.where`, :meth:`Stream.select` and
+        :meth:`Stream.group_by`, and run on Arrow columns.  With ``group by`` the key is the group's
+        value, and the results are updates: the latest of each changed group, once per batch.
 
         Parameters
         ----------

@@ -228,7 +228,7 @@ def _of_column(step: NextOperator, measure: Measure[Any]) -> ColumnMeasure:
     if of is None and kind == "count":
         return ColumnMeasure(kind, None, measure.name)
     raise TopologyError(
-        f"agg at {step.caller.origin}: {kind} of groups goes by a column, not {of!r:.100}",
+        f"agg at {step.caller.origin}: {kind} of groups takes a column, not {of!r:.100}",
         hint='name one, such as "price" or col("price") * 2; functions belong to'
         " key_by(...).agg(...)",
     )
@@ -250,7 +250,7 @@ def _schema(flow: Flow, step: NextOperator, label: str) -> Schema:
     if schema is None:
         raise TopologyError(
             f"{label} at {step.caller.origin} needs values with columns, and '{known.operator}'"
-            f" (made at {known.origin}) gives values of type {hint_name(known.hint)}",
+            f" (made at {known.origin}) emits values of type {hint_name(known.hint)}",
             hint="read them with a schema, e.g. serdes.json(Order) of a dataclass Order, or"
             " annotate the function that makes them with such a type",
         )
@@ -294,7 +294,7 @@ def _check_names(step: NextOperator, label: str, names: Iterable[str]) -> None:
         if name in seen:
             raise TopologyError(
                 f"{label} at {step.caller.origin} gives two columns the name '{name}'",
-                hint="name one of them otherwise, with .named(...) or as name=...",
+                hint="give one of them another name, with .named(...) or as name=...",
             )
         seen.add(name)
 
@@ -307,7 +307,7 @@ def _tried(step: NextOperator, label: str, compute: Callable[[], T]) -> T:
         reason = error.args[0] if isinstance(error, KeyError) else error
         raise TopologyError(
             f"{label} at {step.caller.origin} cannot be computed: {reason}",
-            hint="see the columns and types of what it takes; cast() changes a type",
+            hint="check the columns that it takes and their types; cast() changes a type",
         ) from None
 
 

@@ -34,7 +34,7 @@ def check_record_function(
     Raises
     ------
     TopologyError
-        It is not callable, takes other arguments, or is a coroutine function that nobody awaits.
+        It is not callable, takes other arguments, or is a coroutine function that is not awaited.
     """
     takes_key = callable(function) and required_parameters(function) == 2
     parameters = ("key", "value") if takes_key else ("value",)
@@ -60,7 +60,7 @@ def check_function(
     Raises
     ------
     TopologyError
-        It is not callable, takes other arguments, or is a coroutine function that nobody awaits.
+        It is not callable, takes other arguments, or is a coroutine function that is not awaited.
     """
     call = f"function({', '.join(parameters)})"
     if not callable(function):
@@ -134,7 +134,7 @@ class Known:
         if serde is None:
             kind = inference.hint_name(self.hint)
             raise TopologyError(
-                f"operator '{self.operator}' (made at {self.origin}) gives values of type {kind},"
+                f"operator '{self.operator}' (made at {self.origin}) emits values of type {kind},"
                 f" and '{needer}' {why}, but no serde is known for {kind}",
                 hint=f"make {kind} a dataclass of types that have one, or name a serde where the"
                 " values are made: serde=",
@@ -153,20 +153,20 @@ class Known:
         if isinstance(serde, WindowedSerde) or serde is inference.serde_for(
             inference.without_none(self.hint)
         ):
-            # A serde that was chosen for use inside the job is not one for other readers.
+            # A serde that was chosen for use inside the job does not suit other readers.
             serde = None
         serde = serde or inference.topic_serde_for(self.hint)
         if serde is None:
             raise TopologyError(
                 f"{sink} at {origin} names no serde, and operator '{self.operator}' (made at"
-                f" {self.origin}) gives values of type {inference.hint_name(self.hint)}",
-                hint="say of which type they are where they are made, as in source(topic, Order)"
+                f" {self.origin}) emits values of type {inference.hint_name(self.hint)}",
+                hint="state their type where they are made, as in source(topic, Order)"
                 " or 'def price(order: Order) -> Priced', or name a serde: sink(topic, serdes.json)",
             )
         return serde
 
     def check_key(self, needer: str) -> None:
-        """Raise for keys of a known type that is not plain data.
+        """Check that the keys are plain data if their type is known.
 
         Raises
         ------
@@ -176,11 +176,11 @@ class Known:
         if inference.plain_serde_for(self.hint) is None:
             kind = inference.hint_name(self.hint)
             raise TopologyError(
-                f"operator '{self.operator}' (made at {self.origin}) gives keys of type {kind},"
-                f" which '{needer}' cannot route: keys are plain data, so that equal keys have"
-                " equal bytes; no serde= changes that",
-                hint=f"key by something plain that identifies the {kind}: a str, an int, a tuple"
-                " of such",
+                f"operator '{self.operator}' (made at {self.origin}) emits keys of type {kind},"
+                f" which '{needer}' cannot route: keys must be plain data, so that equal keys"
+                " have equal bytes; serde= does not change that",
+                hint=f"key by plain data that identifies the {kind}: a str, an int, or a tuple of"
+                " these",
             )
 
 
@@ -280,7 +280,7 @@ class SinkOptions(StepOptions, total=False):
 class TimeOptions(ValueOptions[Any], total=False):
     """Keyword arguments of a join of two streams, without the keys of its sides."""
 
-    #: How much earlier, and how much later, than the left record the right one may be.
+    #: How much earlier, and how much later, the right record may be than the left one.
     within: timedelta | tuple[timedelta, timedelta] | None
     #: The windows that both records must share.
     window: Windows | None
@@ -314,13 +314,13 @@ class WindowOptions(StepOptions, total=False):
 # Hints for users who look for a method on the wrong class.
 
 _STEPS = {
-    "Stream": ("KeyedStream", "what belongs to a key needs key_by(...) or group_by_key() first"),
-    "KeyedStream": ("WindowedTable", "only what gathers by windows or joins by time has it"),
+    "Stream": ("KeyedStream", "aggregates and windows need key_by(...) or group_by_key() first"),
+    "KeyedStream": ("WindowedTable", "only windowed tables and joins by time have it"),
     "Table": ("Stream", "a table becomes a stream with to_stream()"),
     "WindowedTable": ("Stream", "a windowed table becomes a stream with to_stream()"),
     "WindowedStream": ("Stream", "aggregate first, for example with count(), then to_stream()"),
-    "StreamJoin": ("Stream", "a join is made by apply(function)"),
-    "TableLookup": ("Stream", "a join is made by apply(function)"),
+    "StreamJoin": ("Stream", "complete the join with apply(function) first"),
+    "TableLookup": ("Stream", "complete the join with apply(function) first"),
 }
 
 

@@ -213,7 +213,7 @@ class KeyedStream(Stream[K, V]):
         emit: Emit = "update",
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, V]:
-        """Keep the value with the least result of a selector; the first of equal ones.
+        """Keep the value with the least result of a selector; of equal ones, the first.
 
         Parameters
         ----------
@@ -237,7 +237,7 @@ class KeyedStream(Stream[K, V]):
         emit: Emit = "update",
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, V]:
-        """Keep the value with the greatest result of a selector; the first of equal ones.
+        """Keep the value with the greatest result of a selector; of equal ones, the first.
 
         Examples
         --------
@@ -259,7 +259,7 @@ class KeyedStream(Stream[K, V]):
     ) -> Table[K, list[V]]:
         """Keep the ``n`` values with the greatest results of a selector, best first.
 
-        Among equal ones the first is kept; without a selector the values are compared.
+        Of equal ones, the first are kept; without a selector the values are compared.
 
         Raises
         ------

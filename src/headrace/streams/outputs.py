@@ -48,8 +48,8 @@ class End:
                 message = f"{type(self).__name__!r} object has no attribute {name!r}"
                 raise AttributeError(message)
             raise TopologyError(
-                f"{name} at {caller().origin} stands after sink '{self._sink.name}' (made at"
-                f" {self._sink.origin}), and nothing comes out of a sink",
+                f"{name} at {caller().origin} comes after sink '{self._sink.name}' (made at"
+                f" {self._sink.origin}), but a sink has no output",
                 hint="keep the stream in a variable and branch before the sink",
             )
 
@@ -86,8 +86,8 @@ def written(
     Raises
     ------
     TopologyError
-        The serializer is of no use, or there is none for the type of the values; keys cannot be
-        written; or ``topics`` is missing, or given without a function that chooses.
+        The serializer is not one, or there is none for the type of the values; keys are not plain
+        data; or ``topics`` is missing, or given without a function that chooses.
     """
     made_by = caller()
     origin, topics = made_by.origin, tuple(topics)
@@ -95,8 +95,8 @@ def written(
     what = f"sink to '{names[0] if names else topic}'"
     if isinstance(topic, str) == bool(topics):
         raise TopologyError(
-            f"{what} at {origin}: a function that chooses the topic needs topics=, and nothing else"
-            " takes it",
+            f"{what} at {origin}: a function that chooses the topic needs topics=, which nothing"
+            " else takes",
             hint='for example sink(lambda order: order.kind, serdes.json, topics=["a", "b"])',
         )
     if serializer is None:

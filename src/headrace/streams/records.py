@@ -55,7 +55,7 @@ def mapped_async(
     if max_in_flight < 1:
         raise TopologyError(
             f"map_async at {step.caller.origin} has max_in_flight={max_in_flight}",
-            hint="at least one call must wait at a time",
+            hint="max_in_flight must be at least 1",
         )
     hints = inspect.iscoroutinefunction(function)
     hint = result_hint(function, step.caller.names) if hints else Any
@@ -142,8 +142,8 @@ def processed(
     Raises
     ------
     TopologyError
-        The factory makes no processor, two names are the same, or there are states or timers but
-        no keys.
+        The factory cannot be called without arguments, a name is wrong or occurs twice, or there
+        are states or timers but no keys.
     """
     step = flow.begin("process", name, on_error=on_error)
     if not callable(factory) or not accepts(factory, 0):

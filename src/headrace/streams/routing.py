@@ -81,7 +81,7 @@ def parted(
     step = flow.begin("branch", name, on_error=on_error)
     origin = step.caller.origin
     if not predicates or default in predicates:
-        problem = f"names its default {default!r} as a predicate" if predicates else "has none"
+        problem = f"gives its default {default!r} a predicate" if predicates else "has no predicate"
         raise TopologyError(
             f"branch at {origin} {problem}",
             hint="for example branch(large=lambda order: order.price > 99)",
@@ -111,7 +111,7 @@ def moved(
     Raises
     ------
     TopologyError
-        Keys or values cannot travel, or ``partitions`` is below 1.
+        Keys or values cannot be sent, or ``partitions`` is below 1.
     """
     if selector is not None:
         flow = keyed(flow, selector, name and f"{name}-key", on_error)
@@ -144,7 +144,7 @@ def looped(
     Raises
     ------
     TopologyError
-        Keys or values cannot travel, or ``queues`` is below 1.
+        Keys or values cannot be sent, or ``queues`` is below 1.
     """
     step = flow.begin("through", name, on_error=on_error)
     if queues < 1:

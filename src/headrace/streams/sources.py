@@ -32,8 +32,8 @@ class SourceOptions(TypedDict, Generic[V], total=False):
     #: How long a queue may be silent before event time advances without it, or to the furthest
     #: queue if all are silent; 10 seconds.  None: the others wait for it for ever.
     idle_timeout: timedelta | None
-    #: Records that are further ahead of their store time are counted and move no watermark; the
-    #: default is ``JobSettings.max_future``, one day.
+    #: Records that are further ahead of their store time are counted and do not advance the
+    #: watermark; the default is ``JobSettings.max_future``, one day.
     max_future: timedelta | None
     #: Where to begin: ``"first"``, ``"latest"``, an aware datetime, or offsets by queue number or
     #: by queue name; the default is ``JobSettings.start``.
@@ -69,7 +69,7 @@ def make_source(
 
 
 def place_of(topics: Topics) -> str:
-    """Choose the name after which a source and the operators behind it are named.
+    """Choose the name after which a source and the operators after it are named.
 
     >>> place_of("lines"), place_of(["lines", "words"]), place_of(re.compile("orders-.*"))
     ('lines', 'lines', 'orders')
@@ -86,7 +86,7 @@ def place_of(topics: Topics) -> str:
 
 def _no_topics(given: object) -> TopologyError:
     return TopologyError(
-        f"source at {caller().origin} reads a topic, several, or a pattern, not {given!r:.100}",
+        f"source at {caller().origin} takes a topic, several, or a pattern, not {given!r:.100}",
         hint="for example 'orders', ['web', 'shop'] or re.compile('orders-.*')",
     )
 

@@ -268,7 +268,7 @@ class Stream(Generic[K, V]):
         Raises
         ------
         TopologyError
-            The stream has no columns, a column does not exist, or the expression is no condition.
+            The stream has no columns, a column is missing, or the expression is not a condition.
 
         Examples
         --------
@@ -480,8 +480,8 @@ class Stream(Generic[K, V]):
             How long a queue or partition may be silent before event time advances without it; with
             None the others wait for it for ever.
         max_future
-            Records that are further ahead of the wall clock than this are counted as ``future`` and
-            move no watermark; the default is ``JobSettings.max_future``.
+            Records that are further ahead of the wall clock than this are counted as ``future``
+            and do not advance the watermark; the default is ``JobSettings.max_future``.
 
         Raises
         ------
@@ -590,17 +590,17 @@ class Stream(Generic[K, V]):
         Parameters
         ----------
         right
-            The other stream, which may be this one; a table, in which each record meets the row of
+            The other stream, which may be this one; a table, in which each record finds the row of
             its key at that moment; or a global table, in which ``left_key`` may return any key.
         joiner
             Takes the left and the right value, or the key and both.
         options
             ``left_key`` and ``right_key`` return the keys of the two sides; without them the
             records' own keys are compared.  ``within``, a duration or a pair of them, says how much
-            earlier and how much later than the left record the right one may be; ``window`` says
+            earlier and how much later the right record may be than the left one; ``window`` says
             which windows the two must share (see :func:`headrace.tumbling`).  Without either, each
-            record meets the last value of the other side.  ``grace`` says how much longer to wait
-            for late records.  ``name`` names the operator that keeps the state, ``serde``
+            record is joined with the last value of the other side.  ``grace`` says how much longer
+            to wait for late records.  ``name`` names the operator that keeps the state, ``serde``
             serializes the results, and ``on_error`` says what to do with records on which a
             function raises.
 
@@ -703,10 +703,10 @@ class Stream(Generic[K, V]):
         joiner: Callable[[V, V2 | None], Out] | Callable[[Any, V, V2 | None], Out] | None = None,
         **options: Unpack[JoinOptions],
     ) -> StreamJoin[K, V, V2, V, V2 | None] | TableLookup[K, V, V2 | None] | KeyedStream[Any, Out]:
-        """Pair records as :meth:`join` does, and also return each left record that meets nothing.
+        """Pair records as :meth:`join` does, and also return each left record without a match.
 
-        With ``within`` or ``window`` an unmatched record comes once, when nothing can meet it any
-        more; without them, and with a table, it comes at once.
+        With ``within`` or ``window`` an unmatched record is returned once, when nothing can match
+        it any more; without them, and with a table, it is returned immediately.
 
         Examples
         --------
@@ -763,7 +763,7 @@ class Stream(Generic[K, V]):
         | None = None,
         **options: Unpack[JoinOptions],
     ) -> StreamJoin[K, V, V2, V | None, V2 | None] | KeyedStream[Any, Out]:
-        """Pair records of two streams, and also return each record of either that meets nothing.
+        """Pair records of two streams, and also return each record of either without a match.
 
         See :meth:`join` and :meth:`left_join`.
 
@@ -884,7 +884,7 @@ class Stream(Generic[K, V]):
             Takes the value, or key and value, and returns the new key.
         partitions
             How many of the job's partitions get records, at least 1; all by default.  Fewer of them
-            spare a service that the next operator calls.
+            limit the parallel calls to a service that the next operator uses.
 
         Examples
         --------
@@ -958,8 +958,8 @@ class Stream(Generic[K, V]):
         """Hand each record to a processor that you write.
 
         With states or timers, all records of a key come to one task.  Late records come too: the
-        processor decides what to do with them.  If it raises, its changes of state and the records
-        that it forwarded for this record are taken back; an error in a timer stops the job.
+        processor decides what to do with them.  If it raises, its state changes for this record are
+        undone and what it forwarded is dropped; an error in a timer stops the job.
 
         Parameters
         ----------
@@ -1037,7 +1037,7 @@ class Stream(Generic[K, V]):
         name: str | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> End:
-        """Write the records to a topic; nothing follows.
+        """Write the records to a topic; no operator can follow.
 
         The key travels beside the body, in the message's ``KEYS`` (see :mod:`headrace.keys`), and
         decides its queue.  A record whose value is None becomes a message without a body: the
@@ -1091,7 +1091,7 @@ class Stream(Generic[K, V]):
         serde: Serde[V] | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> End:
-        """Call a function with the records of each committed batch, at least once; nothing follows.
+        """Call a function with each committed batch, at least once; no operator can follow.
 
         The function runs after the commit, in a Python process of its own, one batch after the
         other, in their order.  If it raises, it is called again with the same records and the
@@ -1128,7 +1128,7 @@ class Stream(Generic[K, V]):
         serde: Serde[V] | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> End:
-        """Hand each committed batch to Spark's own writers, at least once; nothing follows.
+        """Hand each committed batch to Spark's own writers, at least once; no operator can follow.
 
         The writer gets a Spark data frame and a :class:`~headrace.BatchToken` after the commit,
         one batch after the other.  It is called in a thread of the process that started the job,

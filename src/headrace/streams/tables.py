@@ -88,7 +88,7 @@ class Table(OperatorHandle[K, Any, V]):
         name: str | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> End:
-        """Write the updates of the table to a topic; nothing follows.
+        """Write the updates of the table to a topic; no operator can follow.
 
         The parameters are those of :meth:`Stream.sink`.  A key that was deleted becomes a
         tombstone, a message without a body.
@@ -110,7 +110,7 @@ class Table(OperatorHandle[K, Any, V]):
         serde: Serde[V2] | None = None,
         on_error: ErrorPolicy = "fail",
     ) -> Table[K, V2]:
-        """Replace the value of every key; deletes pass as they are.
+        """Replace the value of every key; deletes pass unchanged.
 
         Parameters
         ----------

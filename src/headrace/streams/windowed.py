@@ -427,7 +427,7 @@ class WindowedTable(topology.OperatorHandle[K, V, R]):
         name: str | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> End:
-        """Write the results to a topic; nothing follows.
+        """Write the results to a topic; no operator can follow.
 
         The parameters are those of :meth:`Stream.sink`.
 
@@ -466,7 +466,7 @@ class WindowedTable(topology.OperatorHandle[K, V, R]):
                 f"late at {step.caller.origin}: nothing is late for windows that count records",
                 hint="leave late() out",
             )
-        serde = self._before.value.needed_serde(step.name, "gives the late ones on")
+        serde = self._before.value.needed_serde(step.name, "passes the late ones on")
         self._operator = replace(self._operator, value_serde=serde)
         self._flow.builder.replace(self._operator)
         return Stream(step.add(topology.ToStream(**{**step.fields, "output": "late"})))
@@ -534,9 +534,9 @@ class WindowedGroups:
         step = self._flow.begin("agg", name, on_error=on_error)
         if gives_updates(self._flow.builder.operators, self._flow.operator):
             raise TopologyError(
-                f"agg at {step.caller.origin} gathers updates by windows, and an old value has no"
-                " window of its own",
-                hint="put windows in front of what gives the updates",
+                f"agg at {step.caller.origin} puts updates into windows, but the old value that an"
+                " update takes back has no window",
+                hint="use windows before the operator that emits the updates",
             )
         chosen, types = results_of(step, self._flow, measures, named)
         bounds = tuple((column, _BOUND) for column in WINDOW_COLUMNS)

@@ -82,11 +82,11 @@ def check_keyed(flow: Flow, what: str, origin: topology.Origin) -> None:
     Raises
     ------
     TopologyError
-        It is known that they have none.
+        The records are known to have none.
     """
     if flow.key.hint is type(None):
         raise TopologyError(
-            f"{what} at {origin} needs records with keys, and '{flow.operator}' gives none",
+            f"{what} at {origin} needs records with keys, but those of '{flow.operator}' have none",
             hint="name the key with key_by(...), or in a join with left_key and right_key; keys of"
             " messages are read by serdes.with_key(...)",
         )
@@ -108,7 +108,7 @@ def check_stream(what: str, given: object, origin: topology.Origin, *kinds: type
     hint = "a table becomes a stream with to_stream()" if hasattr(given, "to_stream") else None
     raise TopologyError(
         f"{what} at {origin} takes a {names}, not {given!r:.100}",
-        hint=hint or "for example what builder.source(topic, serde) gives",
+        hint=hint or "for example the result of builder.source(topic, serde)",
     )
 
 
@@ -127,10 +127,10 @@ def check_key_types(left: Flow, right: Flow, origin: topology.Origin) -> None:
     """
     if not may_be_equal(left.key.hint, right.key.hint):
         raise TopologyError(
-            f"the join at {origin} can find no pair: '{left.operator}' gives keys of type"
+            f"the join at {origin} can find no pair: '{left.operator}' emits keys of type"
             f" {hint_name(left.key.hint)}, '{right.operator}' of type {hint_name(right.key.hint)}",
-            hint="1, 1.0, True and '1' are four keys: let both sides give one type, for example"
-            " by left_key(...).right_key(...)",
+            hint="1, 1.0, True and '1' are four keys: use keys of one type on both sides, for"
+            " example with left_key(...).right_key(...)",
         )
 
 
@@ -238,7 +238,7 @@ Out = TypeVar("Out")
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Which records meet: a kind of operator, and its bounds."""
+    """Which records are joined: a kind of operator, and its bounds."""
 
     operator: type[topology.SidesJoin] = topology.LatestJoin
     bounds: tuple[tuple[str, Any], ...] = ()
@@ -248,8 +248,8 @@ class StreamJoin(Generic[K, V, V2, L, R]):
     """A join of two streams that :meth:`apply` completes.
 
     :meth:`Stream.join`, :meth:`Stream.left_join` and :meth:`Stream.outer_join` begin one.  Without
-    :meth:`within` or :meth:`window`, each record meets the last value of the other side, however
-    old it is.
+    :meth:`within` or :meth:`window`, each record is joined with the last value of the other side,
+    however old it is.
 
     Parameters
     ----------
@@ -350,7 +350,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
             span = _Span(topology.SessionJoin, (("gap", windows.gap),))
         else:
             raise TopologyError(
-                f"window at {caller().origin}: a join has no windows of the kind '{windows}'",
+                f"window at {caller().origin}: a join cannot use windows of the kind '{windows}'",
                 hint="use tumbling(...), hopping(...) or session(...), or within(before, after)",
             )
         made: StreamJoin[K, V, V2, L, R] = self._copy()
@@ -471,7 +471,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
                 given, missing = missing, given
             raise TopologyError(
                 f"the join at {made_by.origin} has {given} but no {missing}",
-                hint="name the key of both sides, or of none where the records have it already",
+                hint="name the keys of both sides, or neither if the records already have them",
             )
         left = keyed_side(self._left, self._left_key, made_by, on_error)
         right = keyed_side(self._right, self._right_key, made_by, on_error)

@@ -34,7 +34,7 @@ V = TypeVar("V")
 R = TypeVar("R")
 Out = TypeVar("Out")
 
-_WHY = "needs them beside the table"
+_WHY = "joins them with a table"
 _OPTIONS = ("left_key", "right_key", *TimeOptions.__annotations__)
 
 
@@ -86,14 +86,14 @@ def _check_lookup(kind: topology.JoinKind, options: dict[str, Any]) -> None:
     if wrong:
         raise TopologyError(
             f"the join with a table at {caller().origin} cannot have {', '.join(wrong)}",
-            hint="a record meets the row that its key has at that moment; name its key with left_key=",
+            hint="a record finds the row of its key at that moment; name its key with left_key=",
         )
 
 
 class TableLookup(Generic[K, V, R]):
     """A join of a stream with a table that :meth:`apply` completes.
 
-    :meth:`Stream.join` and :meth:`Stream.left_join` begin one.  A record of the stream meets the
+    :meth:`Stream.join` and :meth:`Stream.left_join` begin one.  A record of the stream finds the
     row that its key has at that moment; a row that comes later changes no result.
 
     Parameters
@@ -271,7 +271,7 @@ def joined(
     if not isinstance(right, Table):
         raise TopologyError(
             f"the join at {made_by.origin} takes a Table, not {right!r:.100}",
-            hint="the last value of each key of a stream is stream.to_table()",
+            hint="stream.to_table() makes a table of the last value of each key",
         )
     left_side, right_side = nullable_flow(left), nullable_flow(right._flow)  # noqa: SLF001 - a side of the same join
     chain.check_one_builder(left_side, right_side, made_by.origin)
@@ -307,7 +307,7 @@ def _joined_by_foreign_key(
     serde: Serde[Any] | None,
     on_error: topology.ErrorPolicy,
 ) -> Flow:
-    # A request goes to the key that each row refers to; the joined row comes back to a table.
+    # Each row goes to the key that it refers to; a table keeps the joined rows by their own keys.
     made_by = caller()
     check_function("join", foreign_key, ("value",), made_by.origin)
     step = left.begin("foreign_key", name and f"{name}-requests", made_by, on_error=on_error)
