@@ -151,7 +151,7 @@ def test_last_values_do_not_depend_on_how_updates_are_cut(source: str, into: str
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("into", BY_TIME)
 def test_what_goes_by_time_refuses_updates(source: str, into: str) -> None:
-    with pytest.raises(TopologyError, match=r"goes by the time(.|\n)*'sums'(.|\n)*gives updates"):
+    with pytest.raises(TopologyError, match=r"goes by the time(.|\n)*'sums'(.|\n)*emits updates"):
         built(source, BY_TIME[into])
 
 

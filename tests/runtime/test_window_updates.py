@@ -76,5 +76,5 @@ def test_windows_refuse_running_updates(shape: Any) -> None:
     source: Stream[str, int] = builder.source("events", serdes.with_key(serdes.int))
     counts = source.group_by_key().count().to_stream().group_by_key()
     counts.window(shape).sum().to_stream().sink("sums", serdes.json)
-    with pytest.raises(TopologyError, match="gives updates"):
+    with pytest.raises(TopologyError, match="emits updates"):
         builder.build()

@@ -434,7 +434,7 @@ def test_the_end_of_a_stream_knows_its_sink() -> None:
 
 
 def test_a_job_needs_a_name_that_topics_can_have() -> None:
-    with pytest.raises(TopologyError, match=r"job name 'word count' may hold letters"):
+    with pytest.raises(TopologyError, match=r"job name 'word count' may hold only letters"):
         StreamBuilder("word count")
     with pytest.raises(TopologyError, match=r"job name '' is empty"):
         StreamBuilder("")

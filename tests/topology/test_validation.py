@@ -78,8 +78,8 @@ def test_dead_letters_must_not_come_back_as_input() -> None:
 
 def test_an_operator_after_a_sink_is_named_with_both_lines() -> None:
     assert refused(source(), sink(), mapping("late", "sink-out", line=12)) == (
-        "map_values 'late' (made at app.py:12) stands after sink 'sink-out' (made at app.py:9), and"
-        " nothing comes out of a sink\n"
+        "map_values 'late' (made at app.py:12) comes after sink 'sink-out' (made at app.py:9), but"
+        " a sink has no output\n"
         "  → keep the stream in a variable and branch before the sink"
     )
 
@@ -137,7 +137,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_an_operator_needs_a_parent_that_stands_before_it() -> None:
-    assert "is fed by 'b', which does not stand before it" in refused(source(), mapping("a", "b"))
+    assert "is fed by 'b', which does not come before it" in refused(source(), mapping("a", "b"))
     assert "needs an operator that feeds it" in refused(source(), mapping("a"))
 
 
@@ -154,8 +154,8 @@ def test_the_topics_of_the_job_itself_are_not_for_users(topic: str) -> None:
     ("topic", "problem"),
     [
         ("", "is empty"),
-        ("two words", "may hold letters, digits"),
-        ("tröpic", "may hold letters, digits"),
+        ("two words", "may hold only letters, digits"),
+        ("tröpic", "may hold only letters, digits"),
         ("x" * 128, "has 128 characters"),
     ],
 )

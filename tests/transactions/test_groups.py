@@ -99,5 +99,5 @@ def test_the_name_of_a_group_must_fit_topics() -> None:
     for name in ("a", "s" * 60):
         builder.set_spout(name, Words())
         builder.set_bolt(f"e-{name[0]}", End()).shuffle_grouping(name)
-    with pytest.raises(TopologyError, match=r"(?s)characters, at most .* of spout 's+'"):
+    with pytest.raises(TopologyError, match=r"(?s)characters; at most .* of spout 's+'"):
         builder.build()

@@ -1,4 +1,4 @@
-"""Topologies: immutable graphs of operators, their checks, their cut into stages, their pictures."""
+"""Topologies: immutable graphs of operators, with their checks, stages and descriptions."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ R_co = TypeVar("R_co", covariant=True)
 class Accumulator(ABC, Generic[V_contra, R_co]):
     """Folds values of one type into a result of another, one accumulator per key.
 
-    A subclass defines :meth:`add` and :meth:`result`.  One that defines :meth:`merge` too has the
-    records of a key combined before they move between stages, which is much faster; ``merge``
-    must not depend on which records were combined with which.
+    A subclass defines :meth:`add` and :meth:`result`.  If it also defines :meth:`merge`,
+    the records of a key are combined before they move between stages, which is much faster;
+    ``merge`` must not depend on which records were combined with which.
 
-    An accumulator keeps what it knows in its attributes, which must be plain data, or written by
-    the serde that ``aggregate`` was given.
+    An accumulator keeps its state in its attributes, which must be plain data unless
+    ``aggregate`` was given a serde for them.
 
     Examples
     --------
@@ -58,7 +58,7 @@ class Accumulator(ABC, Generic[V_contra, R_co]):
         """Return the result so far; more values may follow."""
 
     def merge(self, other: Self) -> None:
-        """Fold in what another accumulator of the same key has taken; optional."""
+        """Fold in another accumulator of the same key; optional."""
         raise NotImplementedError
 
     def remove(self, value: V_contra) -> None:
@@ -77,13 +77,13 @@ class Accumulator(ABC, Generic[V_contra, R_co]):
         return attributes or {}
 
     def restore(self, state: Any) -> None:
-        """Become what :meth:`state` described; called on a fresh accumulator."""
+        """Restore what :meth:`state` returned; called on a fresh accumulator."""
         for name, value in state.items():
             setattr(self, name, value)
 
 
 def mergeable(accumulator: Accumulator[Any, Any]) -> bool:
-    """Return whether an accumulator knows how to merge."""
+    """Return whether an accumulator can merge."""
     return type(accumulator).merge is not Accumulator.merge
 
 

@@ -36,18 +36,18 @@ class Aggregation:
     """
 
     kind: AggregationKind
-    #: Writes the accumulator, as it lies in the state store and travels after combining.
+    #: Writes the accumulator, for the state store and for the shuffle after combining.
     state_serde: Serde[Any]
-    #: Writes incoming records, as they travel where they are not combined before the shuffle; a
-    #: count looks at no value, so whatever arrives there may be replaced by None.
+    #: Writes the values of records that are not combined before the shuffle; a count uses no
+    #: values, so None may take their place.
     value_serde: Serde[Any]
     #: The reducer, or the function that selects from the value.
     function: Callable[..., Any] | None = None
     #: Makes a fresh accumulator for ``custom``.
     accumulator: Callable[[], Any] | None = None
-    #: Most values that are kept, for ``collect`` and ``top``.
+    #: The largest number of values to keep, for ``collect`` and ``top``.
     limit: int | None = None
-    #: Updates come in, so values are taken back.
+    #: Whether updates come in, which take earlier values back.
     updates: bool = False
     #: The parts of a ``row``, by name.
     parts: tuple[tuple[str, Aggregation], ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any, Literal
 
-# Addition that loses nothing it can keep.
+# Addition without silent rounding.
 
 # Python's own context silently rounds to 28 digits; this one keeps all, or raises if it cannot.
 _EXACT = Context(prec=10_000, traps=[Inexact, InvalidOperation, Overflow])
@@ -17,9 +17,9 @@ def add_numbers(left: Any, right: Any) -> Any:
     Raises
     ------
     TypeError
-        If one is a decimal and the other a float.
+        One is a decimal and the other a float.
     decimal.Inexact
-        If the exact sum of two decimals has more than 10,000 digits.
+        The exact sum of two decimals has more than 10,000 digits.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def add_numbers(left: Any, right: Any) -> Any:
 
 
 ErrorPolicy = Literal["fail", "skip"] | str
-"""``"fail"``, ``"skip"``, or ``"topic:NAME"``: send the message of such a record to that topic."""
+"""``"fail"``, ``"skip"``, or ``"topic:NAME"``, which sends the record's message to that topic."""
 
 DEAD_LETTER_PREFIX = "topic:"
 

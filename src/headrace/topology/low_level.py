@@ -26,7 +26,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Record(Generic[K, V]):
-    """An immutable record, as a processor takes and gives it.
+    """An immutable record, as a processor takes and forwards it.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class StateSpec:
     name: str
     kind: Literal["value", "map", "list", "window"]
     serde: Serde[Any]
-    #: How far event time goes past the record that last wrote an entry before the entry is gone.
+    #: How far event time may go past the record that last wrote an entry before the entry expires.
     ttl: timedelta | None = None
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ def value_state(name: str, serde: Serde[Any] = plain, *, ttl: timedelta | None =
 
 
 def map_state(name: str, serde: Serde[Any] = plain, *, ttl: timedelta | None = None) -> StateSpec:
-    """Declare a map per key: its own keys are plain data, the serde writes its values."""
+    """Declare a map per key; its own keys are plain data, and the serde writes its values."""
     return StateSpec(name, "map", serde, ttl)
 
 
@@ -108,21 +108,21 @@ def window_state(
 def event_timer(name: str, *, step: timedelta = _SECOND) -> TimerSpec:
     """Declare a timer that fires when event time reaches its time.
 
-    A small ``step`` makes it more exact and costs more: watermarks travel once per step.
+    A smaller ``step`` is more exact and costs more, because watermarks are sent once per step.
     """
     return TimerSpec(name, "event", step)
 
 
 def wall_timer(name: str) -> TimerSpec:
-    """Declare a timer that fires by the wall clock, in a batch of its own if need be."""
+    """Declare a timer that fires by the wall clock, in a batch of its own if necessary."""
     return TimerSpec(name, "wall")
 
 
 class ValueState(Protocol[V]):
-    """The value of the key that is handled."""
+    """The value of the current key."""
 
     def get(self) -> V | None:
-        """Return the value, None where there is none."""
+        """Return the value, or None if there is none."""
 
     def put(self, value: V) -> None:
         """Set the value."""
@@ -132,10 +132,10 @@ class ValueState(Protocol[V]):
 
 
 class MapState(Protocol[K, V]):
-    """A map of the key that is handled."""
+    """A map of the current key."""
 
     def get(self, key: K) -> V | None:
-        """Return the value of one of its keys, None where there is none."""
+        """Return the value of one of its keys, or None if there is none."""
 
     def put(self, key: K, value: V) -> None:
         """Set one of its values."""
@@ -151,7 +151,7 @@ class MapState(Protocol[K, V]):
 
 
 class ListState(Protocol[V]):
-    """A list of the key that is handled."""
+    """A list of the current key."""
 
     def append(self, value: V) -> None:
         """Add a value at the end."""
@@ -164,10 +164,10 @@ class ListState(Protocol[V]):
 
 
 class WindowState(Protocol[V]):
-    """Values by time of the key that is handled."""
+    """Values of the current key, by time."""
 
     def get(self, time: datetime) -> V | None:
-        """Return the value of a time, None where there is none."""
+        """Return the value of a time, or None if there is none."""
 
     def put(self, time: datetime, value: V) -> None:
         """Set the value of a time."""
@@ -179,17 +179,17 @@ class WindowState(Protocol[V]):
         """Return the values from a time to before another, oldest first."""
 
     def before(self, time: datetime) -> Iterator[tuple[datetime, V]]:
-        """Return the values before a time, oldest first: those that a watermark has passed."""
+        """Return the values before a time, such as that of a watermark, oldest first."""
 
     def clear(self) -> None:
         """Delete the values of all times."""
 
 
 class Timer(Protocol):
-    """A timer of the key that is handled; it may be set for several times."""
+    """A timer of the current key; it may be set for several points in time."""
 
     def set(self, time: datetime) -> None:
-        """Have the timer fire at a time, or as soon as it can if the time is past."""
+        """Make the timer fire at a time, or as soon as possible if the time has passed."""
 
     def clear(self, time: datetime) -> None:
         """Cancel a time that was set."""
@@ -206,7 +206,7 @@ class Fired(Generic[K]):
 
 
 class Context(Protocol):
-    """A processor's way to its state, its timers, the time and its outputs."""
+    """A processor's access to its state, its timers, its clocks and its outputs."""
 
     @property
     def partition(self) -> int:
@@ -214,11 +214,11 @@ class Context(Protocol):
 
     @property
     def event_time(self) -> datetime | None:
-        """How far event time has come, None before its first step."""
+        """The event time that has been reached; None until it first advances."""
 
     @property
     def wall_clock(self) -> datetime:
-        """The wall clock of the batch: the same for all that is done in it."""
+        """The wall clock of the batch, which stays the same for the whole batch."""
 
     def value(self, name: str) -> ValueState[Any]:
         """Return a declared value."""
@@ -240,10 +240,10 @@ class Context(Protocol):
 
 
 class Processor(ABC, Generic[K, V, K2, V2]):
-    """Handles records one by one, with state and timers: what ``process`` takes.
+    """Handles records one by one, with state and timers; passed to :meth:`Stream.process`.
 
-    State and timers belong to the key of the record that is handled; what the object itself holds
-    is gone after the batch.  The methods run in Spark's workers, and again for a batch that is
+    State and timers belong to the key of the current record; attributes of the object itself are
+    lost after the batch.  The methods run in Spark's workers, and again for a batch that is
     repeated after a failure.
 
     Examples
@@ -259,7 +259,7 @@ class Processor(ABC, Generic[K, V, K2, V2]):
     """
 
     def init(self, context: Context) -> None:
-        """Begin: called in each task before its first record or timer."""
+        """Prepare the processor; called in each task before its first record or timer."""
 
     @abstractmethod
     def process(self, record: Record[K, V]) -> None:
@@ -268,11 +268,11 @@ class Processor(ABC, Generic[K, V, K2, V2]):
     def fire(self, timer: Fired[K]) -> None:
         """Handle a timer whose time has come."""
         raise NotImplementedError(
-            f"{type(self).__name__} sets timer '{timer.name}' and has no fire()"
+            f"{type(self).__name__} sets timer '{timer.name}', but has no fire()"
         )
 
     def close(self) -> None:
-        """End: called in each task after its last record or timer, unless it failed."""
+        """Finish; called in each task after its last record or timer, unless the task failed."""
 
 
 # Committed batches, as functions and writers outside the transaction get them.
@@ -283,7 +283,7 @@ class BatchToken:
     """Names one committed batch of a job: the same records always come with the same token.
 
     A batch may be handed over more than once.  A writer that stores the token with its output, or
-    names a folder after it, can tell a repeat.
+    names a folder after it, can recognize a repeated batch.
 
     Examples
     --------
@@ -307,7 +307,7 @@ class BatchRecords(Sequence[Record[K, V]], Generic[K, V]):
     count
         The number of records.
     records
-        Reads them as records; called once, when somebody looks.
+        Reads them as records; called once, at the first access.
     table
         Reads them as columns.
     """
@@ -326,7 +326,7 @@ class BatchRecords(Sequence[Record[K, V]], Generic[K, V]):
     def to_arrow(self) -> pa.Table:
         """Return the records as columns: key, value, time, headers, broker, queue, offset.
 
-        No Python object is made for a record where the values have a schema of columns.
+        If the values have a schema of columns, no Python object is made for any record.
         """
         return self._table()
 

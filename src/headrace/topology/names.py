@@ -18,7 +18,7 @@ _ALLOWED = "letters, digits, '%', '|', '-' and '_'"
 
 
 def state_topic(job: str, operator: str) -> str:
-    """Name the compaction topic that holds the state of an operator.
+    """Return the name of the compaction topic that holds the state of an operator.
 
     Examples
     --------
@@ -29,7 +29,7 @@ def state_topic(job: str, operator: str) -> str:
 
 
 def commit_topic(job: str) -> str:
-    """Name the topic that holds the commit records of a job.
+    """Return the name of the topic that holds the commit records of a job.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def commit_topic(job: str) -> str:
 
 
 def journal_topic(job: str) -> str:
-    """Name the topic where, on RocketMQ, what a batch writes waits for its commit.
+    """Return the name of the job's journal, where tasks stage on stock RocketMQ.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def journal_topic(job: str) -> str:
 
 
 def batch_topic(job: str, operator: str) -> str:
-    """Name the topic from which the committed batches of an operator are read back.
+    """Return the name of the topic from which an operator's committed batches are read back.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def batch_topic(job: str, operator: str) -> str:
 
 
 def done_topic(job: str, operator: str) -> str:
-    """Name the topic that says how far the committed batches of an operator are handed over.
+    """Return the name of the topic that records how far an operator has handed over its batches.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def done_topic(job: str, operator: str) -> str:
 
 
 def shuffle_topic(job: str, number: int) -> str:
-    """Name the topic of a shuffle that people can see, as RIP-58 does, by its place in the graph.
+    """Return the name of a visible shuffle topic, as RIP-58 has it, by its place in the graph.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def shuffle_topic(job: str, number: int) -> str:
 
 
 def spout_topic(job: str, spout: str) -> str:
-    """Name the topic that takes the tuples of a spout that cannot replay.
+    """Return the name of the topic that takes the tuples of a spout that cannot replay.
 
     Examples
     --------
@@ -100,13 +100,13 @@ def check_job_name(name: str, given: str = "StreamBuilder(name)") -> None:
     Raises
     ------
     TopologyError
-        If it is empty, too long, or has a character that topics cannot have.
+        The name is empty, too long, or has a character that topics cannot have.
     """
     _check(f"the job name {name!r}", name, given)
     longest = MAX_TOPIC_LENGTH - len(commit_topic(""))
     if len(name) > longest:
         raise TopologyError(
-            f"the job name {name!r} has {len(name)} characters, at most {longest} leave room for"
+            f"the job name {name!r} has {len(name)} characters; at most {longest} leave room for"
             f" its commit topic '{commit_topic(name)}'",
             hint=f"choose a shorter name in {given}",
         )
@@ -118,36 +118,36 @@ def check_topic(topic: str, where: str) -> None:
     Raises
     ------
     TopologyError
-        If it is empty, too long, or has a character that topics cannot have.
+        The name is empty, too long, or has a character that topics cannot have.
     """
     _check(f"the topic {topic!r} of {where}", topic, "the topic")
     if len(topic) > MAX_TOPIC_LENGTH:
         raise TopologyError(
-            f"the topic {topic!r} of {where} has {len(topic)} characters; the broker takes at most"
+            f"the topic {topic!r} of {where} has {len(topic)} characters; the broker allows at most"
             f" {MAX_TOPIC_LENGTH}",
             hint="choose a shorter topic name",
         )
 
 
 def check_operator_name(job: str, name: str, where: str, *, stateful: bool) -> None:
-    """Refuse an operator's name that its state topic could not carry.
+    """Refuse an operator's name that cannot be part of the name of its state topic.
 
     Raises
     ------
     TopologyError
-        If it is empty, has a character that topics cannot have, or makes a state topic too long.
+        The name is empty, has a character that topics cannot have, or is too long.
     """
     _check(f"the operator name {name!r} ({where})", name, "name=")
     topic = state_topic(job, name)
     if stateful and len(topic) > MAX_TOPIC_LENGTH:
         raise TopologyError(
             f"operator '{name}' ({where}) needs the state topic '{topic}' of {len(topic)}"
-            f" characters; the broker takes at most {MAX_TOPIC_LENGTH}",
+            f" characters; the broker allows at most {MAX_TOPIC_LENGTH}",
             hint="give it a short name with name=",
         )
 
 
 def _check(what: str, name: str, setting: str) -> None:
     if not _NAME.fullmatch(name):
-        problem = "is empty" if not name else f"may hold {_ALLOWED} only, as topic names do"
+        problem = "is empty" if not name else f"may hold only {_ALLOWED}, as topic names do"
         raise TopologyError(f"{what} {problem}", hint=f"change {setting}")

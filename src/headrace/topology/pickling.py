@@ -1,4 +1,4 @@
-"""The check that every operator can travel to the processes that run it."""
+"""The check that every operator can be sent to the processes that run it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.topology.operators.core import Operator
 
 
-# How aggregates that keep records write them: each behind its mark.
+# How aggregates that keep records write them: each after its mark.
 
 V = TypeVar("V")
 
@@ -113,7 +113,7 @@ def check_pickling(operators: tuple[Operator, ...]) -> None:
     Raises
     ------
     TopologyError
-        If any cannot be sent; it names each, the user's line and the variable that is to blame.
+        An operator cannot be sent; the error names each one, its line and the variable at fault.
     """
     dumps = _dumps()
     failures = [(operator, _failure(dumps, operator)) for operator in operators]
@@ -127,7 +127,7 @@ def check_pickling(operators: tuple[Operator, ...]) -> None:
 def _cloudpickle() -> ModuleType | None:
     """Load Spark's copy of cloudpickle, without the rest of PySpark.
 
-    Spark pickles functions by value with a copy of its own; what that cannot do, Spark cannot do.
+    Spark pickles functions by value with this copy, so what it cannot pickle, Spark cannot send.
     """
     package = find_spec("pyspark")
     if package is None or not package.submodule_search_locations:
@@ -143,7 +143,7 @@ def _cloudpickle() -> ModuleType | None:
 
 
 def _dumps() -> Callable[[Any], bytes]:
-    # A copy that others have loaded knows which modules they asked to pickle by value.
+    # A copy that is already loaded knows which modules the program asked to pickle by value.
     module = sys.modules.get("pyspark.cloudpickle") or _cloudpickle() or pickle
     dumps: Callable[[Any], bytes] = module.dumps
     return dumps
@@ -176,12 +176,12 @@ def _unpicklable(
 def _culprit(
     dumps: Callable[[Any], bytes], value: object, place: str, seen: set[int]
 ) -> str | None:
-    """Follow what cannot be pickled down to the innermost thing, and say where it is held."""
+    """Find the innermost object that cannot be pickled; return its type and where it is held."""
     if id(value) in seen or _failure(dumps, value) is None:
         return None
     seen.add(id(value))
     for name, held in _held(value):
-        # A function's line says more than the way to the function.
+        # The line of a function says more than the path to the function.
         inner = name if isinstance(value, types.FunctionType) else f"{name} of {place}"
         found = _culprit(dumps, held, inner, seen)
         if found is not None:

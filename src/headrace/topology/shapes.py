@@ -1,4 +1,4 @@
-"""The shape of an operator's state: what must stay the same for a restart to go on with it."""
+"""The shape of an operator's state: what must not change if a restart is to go on with it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 Shape = Mapping[str, str]
-"""The facts that a store's layout follows from, as text that is the same in every process."""
+"""The facts that determine a store's layout, as text that is the same in every process."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 R = TypeVar("R")
 
 _WINDOWS = ("window", "windows")
-#: Parts that a topology may add without harm to the state that is there.
+#: Parts that a topology may add without harm to its existing state.
 _GROWS = ("states.", "kinds.")
 
 
 class OperatorHandle(ABC, Generic[K, V, R]):
     """A pipeline's handle of an operator that keeps state, such as a table.
 
-    Its types are those of the keys, of the values that come in, and of what is kept of them.
+    Its type parameters are those of the keys, of the incoming values, and of what is kept.
     """
 
     @property
@@ -37,12 +37,12 @@ class OperatorHandle(ABC, Generic[K, V, R]):
 
 
 def name_of(operator: str | OperatorHandle[Any, Any, Any]) -> str:
-    """Return a name as it is given, or the name of a handle."""
+    """Return a name as given, or the name of a handle."""
     return operator if isinstance(operator, str) else operator.name
 
 
 def state_shape(operator: Operator) -> dict[str, str]:
-    """Return the facts that the layout of an operator's state follows from.
+    """Return the facts that determine the layout of an operator's state.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def state_serdes(operator: Operator) -> dict[str, Serde[Any]]:
 
 
 def shape_changes(old: Shape, new: Shape) -> list[str]:
-    """Return the differences, one per part; a state that a processor declares anew is none.
+    """Return the differences, one per part; a new state of a processor is not one.
 
     >>> shape_changes({"state": "int", "key": "key"}, {"state": "json", "key": "key"})
     ['state int -> json']

@@ -1,10 +1,10 @@
-"""The cut of a topology into stages: a shuffle in front of every stateful operator that needs one.
+"""The cut of a topology into stages: a shuffle before every stateful operator that needs one.
 
-A stateful operator needs all records of a key in one partition.  So there is a shuffle to it,
-unless the key is still the one of an earlier shuffle; ``repartition`` always has one, and bolts
-have one according to their groupings.  Records from a topic of the job's own begin in stage 0, like
-all that are read.  An operator's stage is the number of shuffles on the longest way to it;
-operators of one stage are fused.
+A stateful operator needs all records of a key in one partition.  So a shuffle comes before
+it, unless the key is still the one of an earlier shuffle; ``repartition`` always has one, and bolts
+have one according to their groupings.  Records that the job reads from its own topics begin in
+stage 0, like all records that are read.  An operator's stage is the number of shuffles on the
+longest path to it; operators of one stage are fused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headrace.topology.operators.core import Operator, Source, Through, is_loop
 
 # Updates: results that replace earlier ones, and operators that must take those back.
 #
-# How often an operator of ``emit="update"`` speaks depends on how records are cut into batches.  A
-# table that holds the last value of each key does not mind; an operator that adds values up does.
-# So where such an operator follows, each new value comes with the old one before it, marked as
-# taken back.  Where none follows, none of this happens.
+# How often an operator with ``emit="update"`` emits depends on how records are cut into batches.
+# This does not matter to a table, which holds the last value of each key, but it matters to an
+# operator that adds values up.  So if such an operator follows, the old value comes before each new
+# one, marked as taken back.  If none follows, only the new values come.
 
 
 def gives_updates(operators: Iterable[Operator], name: str) -> bool:
-    """Return whether what comes out of an operator replaces what came before."""
+    """Return whether the results of an operator replace earlier ones."""
     return _source_of_updates({operator.name: operator for operator in operators}, name) is not None
 
 
@@ -45,10 +45,10 @@ def taking_back(
 
 
 def misplaced_updates(operators: Sequence[Operator]) -> Iterator[TopologyError]:
-    """Yield errors for updates whose old values have no place, or do not come.
+    """Yield errors for updates whose old values cannot be taken back, or do not arrive.
 
-    Updates feed an operator that goes by the time of records, or they feed one that takes old
-    values back through one that keeps none.
+    Either updates feed an operator that goes by the time of records, or an operator that takes old
+    values back gets them through one that keeps none.
     """
     by_name = {operator.name: operator for operator in operators}
     for operator in operators:
@@ -65,9 +65,9 @@ def misplaced_updates(operators: Sequence[Operator]) -> Iterator[TopologyError]:
 def _no_place(operator: Operator, source: Operator) -> TopologyError:
     return TopologyError(
         f"{operator.label} '{operator.name}' (made at {operator.origin}) goes by the time of each"
-        f" record, but {source.label} '{source.name}' (made at {source.origin}) gives updates,"
+        f" record, but {source.label} '{source.name}' (made at {source.origin}) emits updates,"
         " which take earlier ones back",
-        hint=f"give '{source.name}' emit=\"each\" for a result per record, or window it with"
+        hint=f"set emit=\"each\" on '{source.name}' for a result per record, or window it with"
         ' emit="close"',
     )
 
@@ -75,11 +75,11 @@ def _no_place(operator: Operator, source: Operator) -> TopologyError:
 def _not_carried(operator: Operator, source: Operator, through: Operator) -> TopologyError:
     return TopologyError(
         f"{operator.label} '{operator.name}' (made at {operator.origin}) must take old values"
-        f" back, for {source.label} '{source.name}' (made at {source.origin}) gives updates, but"
-        f" {through.label} '{through.name}' (made at {through.origin}) between them keeps no old"
-        " results",
-        hint=f"give '{source.name}' emit=\"each\" for a result per record, or window it with"
-        f" emit=\"close\", or let '{operator.name}' stand before '{through.name}'",
+        f" back, because {source.label} '{source.name}' (made at {source.origin}) emits updates,"
+        f" but {through.label} '{through.name}' (made at {through.origin}) between them keeps no"
+        " old results",
+        hint=f"set emit=\"each\" on '{source.name}' for a result per record, or window it with"
+        f" emit=\"close\", or move '{operator.name}' before '{through.name}'",
     )
 
 
@@ -91,7 +91,7 @@ def _source_of_updates(by_name: Mapping[str, Operator], name: str) -> Operator |
 def _origin_of_updates(
     by_name: Mapping[str, Operator], name: str
 ) -> tuple[Operator | None, Operator | None]:
-    """Find the source of the updates that an operator passes on, and who keeps no old ones."""
+    """Find the source of an operator's updates, and the one on the way that keeps no old ones."""
     operator = by_name[name]
     if operator.updates:
         return operator, None
@@ -111,7 +111,7 @@ class Shuffle:
 
     parent: str
     operator: str
-    #: The stage that sends, and the stage that takes.
+    #: The stage that sends, and the stage that receives.
     source_stage: int
     target_stage: int
 
@@ -154,15 +154,15 @@ class StagePlan:
 
     @cached_property
     def time_step(self) -> int:
-        """Grid of the times at which operators act, ms: every bound of every one lies on it."""
+        """Grid of the times at which operators act, ms: the bounds of all of them lie on it."""
         operators = [operator for stage in self.stages for operator in stage.operators]
         steps = [number for o in operators for number in (o.time_step, o.delay)]
         return math.gcd(*steps) or 1
 
     def clocks_of(self, name: str) -> Mapping[str, int]:
-        """Return the operators whose clocks an operator goes by, the nearest on each way up.
+        """Return the operators whose clocks an operator goes by, the nearest on each path upstream.
 
-        Each comes with how much older than that clock's watermark a record may be, in ms.
+        Each has the number of ms by which a record may be older than that clock's watermark.
         """
         operators = {o.name: o for stage in self.stages for o in stage.operators}
         found: dict[str, int] = {}
@@ -177,7 +177,7 @@ class StagePlan:
         return found
 
     def sources_of(self, name: str) -> list[Source]:
-        """Return the nearest sources on each way up to an operator; a source reaches itself."""
+        """Return the nearest source on each path upstream of an operator; for a source, itself."""
         operators = {o.name: o for stage in self.stages for o in stage.operators}
         found = {name: operators[name]}
         pending = [name]
@@ -201,7 +201,7 @@ class StagePlan:
         return tuple(operator for operator in operators if isinstance(operator, Through))
 
     def timed_behind(self, name: str) -> list[Operator]:
-        """Return the operators behind one, over topics too, that act on event time."""
+        """Return the operators downstream of one, also through topics, that act on event time."""
         found: dict[str, Operator] = {}
         pending = [name]
         while pending:
@@ -215,7 +215,7 @@ class StagePlan:
     def taking_back(self) -> frozenset[str]:
         """The operators to which old values of updates go."""
         operators = {o.name: o for stage in self.stages for o in stage.operators}
-        # Children are known in the order of the graph, which stages need not be in.
+        # The children are in the order of the graph, from which the order of the stages may differ.
         return taking_back([operators[name] for name in self._children], self.children)
 
     def retracts(self, operator: Operator) -> bool:
@@ -252,7 +252,7 @@ def cut_stages(operators: Sequence[Operator]) -> StagePlan:
 
 
 def _shuffled_edges(operators: Sequence[Operator]) -> set[tuple[str, str]]:
-    # Whether the key of what an operator gives is still the one of the last shuffle.
+    # Whether what an operator emits still has the key of the last shuffle.
     partitioned: dict[str, bool] = {}
     edges: set[tuple[str, str]] = set()
     for operator in operators:
@@ -260,7 +260,7 @@ def _shuffled_edges(operators: Sequence[Operator]) -> set[tuple[str, str]]:
         gathered = astray if operator.stateful or operator.gathers else ()
         moved = operator.moved or gathered
         edges.update((parent, operator.name) for parent in moved)
-        # Its clock is known to no other task before the next stage.
+        # No other task knows its clock before the next stage.
         new_time = operator.keeps_time and bool(operator.parents)
         partitioned[operator.name] = operator.gathers or not (
             operator.changes_key or astray or new_time

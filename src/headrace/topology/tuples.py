@@ -1,4 +1,4 @@
-"""The values that travel between spouts and bolts, and those that their callbacks are given."""
+"""The values that travel between spouts and bolts, and those that their callbacks get."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BatchGroupId:
 
 
 class CommitFail:
-    """The type of :data:`COMMIT_FAIL`: one object, also after it was pickled.
+    """The type of :data:`COMMIT_FAIL`, which stays one object even after it was pickled.
 
     Examples
     --------
@@ -54,7 +54,7 @@ COMMIT_FAIL: Final = CommitFail()
 
 
 class Tuple(msgspec.Struct, frozen=True, gc=False):
-    """A bolt's input: values by place or by the names that the emitting component declared.
+    """A bolt's input: values by index, or by the names that the emitting component declared.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Tuple(msgspec.Struct, frozen=True, gc=False):
         Raises
         ------
         KeyError
-            If the stream that it came by has no such field.
+            The stream that it came by has no such field.
         """
         try:
             return self.values[self.fields.index(name)]
@@ -136,7 +136,7 @@ class TaskContext:
     'count'
     """
 
-    #: The topology's name; a job's, where a topology has several groups.
+    #: The name of the topology, or of the group's job if the topology has several groups.
     topology: str
     #: Id of the component.
     component: str

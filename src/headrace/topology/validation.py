@@ -37,7 +37,7 @@ from headrace.topology.stages import StagePlan, cut_stages, misplaced_updates
 
 
 def describe(job: str, plan: StagePlan) -> str:
-    """Show stages with their operators, then the topics of the job."""
+    """Return the stages with their operators, then the topics of the job, as text."""
     width = max(len(o.name) for stage in plan.stages for o in stage.operators)
     lines = [f"topology {job}"]
     for stage in plan.stages:
@@ -95,7 +95,7 @@ def _topics(job: str, plan: StagePlan) -> list[tuple[str, str]]:
 
 
 def to_dot(job: str, plan: StagePlan) -> str:
-    """Show the graph: a box per operator, a frame per stage, bold edges for shuffles."""
+    """Return the graph for Graphviz: a box per operator, a frame per stage, bold shuffles."""
     lines = [f"digraph {_quoted(job)} {{", "  rankdir=LR;", "  node [shape=box];"]
     for stage in plan.stages:
         lines.append(f"  subgraph cluster_{stage.number} {{")
@@ -147,7 +147,7 @@ def validate(name: str, operators: Sequence[Operator]) -> None:
     Raises
     ------
     TopologyError
-        If the graph cannot work; it lists all that can be told at once, with the user's lines.
+        The graph cannot work; the error lists all problems that can be found at once.
     """
     if not operators:
         check_job_name(name)
@@ -168,7 +168,7 @@ def _where(operator: Operator) -> str:
 
 
 def named(operator: Operator) -> str:
-    """Name an operator with the user's line that made it."""
+    """Return the name of an operator, with the user's line that made it."""
     return f"{operator.label} '{operator.name}' ({_where(operator)})"
 
 
@@ -179,7 +179,7 @@ def _misnamed(name: str, operators: Sequence[Operator]) -> Iterator[HeadraceErro
     topics += [(topic, where) for topic, where in letters if topic is not None]
     wrong = [error for topic in topics for error in raised_by(partial(check_topic, *topic))]
     yield from wrong
-    # Operators may be named after a topic: then the topic's name is wrong.
+    # Operators may be named after a topic, so report the topic's name alone if it is wrong.
     for operator in () if wrong else operators:
         checked = partial(check_operator_name, stateful=operator.stateful)
         yield from raised_by(partial(checked, name, operator.name, _where(operator)))
@@ -217,19 +217,19 @@ def _loose_ends(operators: Sequence[Operator]) -> Iterator[TopologyError]:
         for parent in operator.parents:
             if parent not in seen:
                 yield TopologyError(
-                    f"{named(operator)} is fed by '{parent}', which does not stand before it"
+                    f"{named(operator)} is fed by '{parent}', which does not come before it"
                 )
             elif isinstance(seen[parent], Sink) and not is_loop(operator):
                 yield TopologyError(
-                    f"{named(operator)} stands after {named(seen[parent])}, and nothing comes out"
-                    " of a sink",
+                    f"{named(operator)} comes after {named(seen[parent])}, but a sink has no"
+                    " output",
                     hint="keep the stream in a variable and branch before the sink",
                 )
         seen[operator.name] = operator
 
 
 def _idle(name: str, operators: Sequence[Operator]) -> Iterator[TopologyError]:
-    """Find sources that nothing follows, and a topology that does nothing with its records."""
+    """Yield errors for sources that nothing follows, and for a topology without any effect."""
     fed = {parent for operator in operators for parent in operator.parents}
     loose = [o for o in operators if isinstance(o, Source | Spout) and o.name not in fed]
     for operator in loose:
@@ -275,7 +275,7 @@ def _used_topics(operator: Operator) -> tuple[str, ...]:
 
 
 def _two_starts(operators: Sequence[Operator]) -> Iterator[TopologyError]:
-    """Find topics with two starts: a job reads each message once, for all its sources."""
+    """Yield errors for topics with two starts: a job reads each message once for all sources."""
     first: dict[str, Source] = {}
     for source in operators:
         if not isinstance(source, Source):
@@ -320,15 +320,15 @@ class Topology:
     Parameters
     ----------
     name
-        The job: prefix of its topics, and its consumer group.
+        Name of the job, which is also its consumer group and the prefix of its own topics.
     operators
         The nodes, each after its parents.
 
     Raises
     ------
     TopologyError
-        If the graph cannot work; the message names all that is wrong, with operators and the
-        user's lines.
+        The graph cannot work; the message names all problems, with operators and the user's
+        lines.
     """
 
     name: str
@@ -345,7 +345,7 @@ class Topology:
         Raises
         ------
         TopologyError
-            If there is no such policy, or the job reads the topic of its dead letters.
+            There is no such policy, or the job reads the topic of its dead letters.
         """
         if policy == "fail":
             return self
@@ -359,7 +359,7 @@ class Topology:
 
     @cached_property
     def plan(self) -> StagePlan:
-        """The cut into stages."""
+        """The topology, cut into stages."""
         return cut_stages(self.operators)
 
     @cached_property
@@ -367,12 +367,12 @@ class Topology:
         return {operator.name: operator for operator in self.operators}
 
     def operator(self, name: str) -> Operator:
-        """Find an operator by its name.
+        """Return the operator of a name.
 
         Raises
         ------
         KeyError
-            If there is none of this name.
+            No operator has this name.
         """
         return self._by_name[name]
 
@@ -428,9 +428,9 @@ class Topology:
         return {o.name: state_topic(self.name, o.name) for o in self.stateful}
 
     def describe(self) -> str:
-        """Show stages, operators and topics as text that depends on the topology alone."""
+        """Return stages, operators and topics as text that depends on the topology alone."""
         return describe(self.name, self.plan)
 
     def to_dot(self) -> str:
-        """Show the graph in Graphviz's language."""
+        """Return the graph in Graphviz's language."""
         return to_dot(self.name, self.plan)

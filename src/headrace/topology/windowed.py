@@ -1,4 +1,4 @@
-"""Results with their windows, which travel with a result or beside it."""
+"""Results with their windows, which travel in the value or in the message's properties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.topology.operators.core import Operator
 
 V = TypeVar("V")
 
-#: Properties of a message that tell the window of its value, ms since 1970, as RocketMQ Streams
+#: Properties of a message with the bounds of its value's window, ms since 1970, as RocketMQ Streams
 #: names them.
 WINDOW_START = "window_start_time"
 WINDOW_END = "window_end_time"
@@ -41,7 +41,7 @@ class Windowed(Generic[V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithWindow(Operator):
-    """Puts the window of a result beside it."""
+    """Replaces each result by a :class:`Windowed`, which also has its window."""
 
     label: ClassVar[str] = "with_window"
 
@@ -78,12 +78,12 @@ class WindowedSerde(Serde[Windowed[Any]]):
 
 
 def windowed(value: V, start: int, end: int) -> Windowed[V]:
-    """Put a window beside a value, ms since 1970."""
+    """Return a value with its window, whose bounds are in ms since 1970."""
     return Windowed(value, _EPOCH + start * _MILLISECOND, _EPOCH + end * _MILLISECOND)
 
 
 def window_headers(start: int, end: int) -> dict[str, str]:
-    """Return the properties that tell a window, ms since 1970."""
+    """Return the properties with the bounds of a window, in ms since 1970."""
     return {WINDOW_START: str(start), WINDOW_END: str(end)}
 
 

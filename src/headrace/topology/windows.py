@@ -82,7 +82,7 @@ def tumbling(
 ) -> TimeWindows:
     """Divide time into windows that follow each other.
 
-    Starts are multiples of the size since 1970 UTC, also before it.
+    Windows start at multiples of the size from 1970 UTC on, and before it.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def tumbling(
     Raises
     ------
     TopologyError
-        If the size is not positive, or not whole days with a time zone, or the zone is unknown.
+        The size is not positive, or not whole days with a time zone, or the zone is unknown.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def hopping(
     size
         Length of a window.
     slide
-        From one start to the next; at most the size, so that no record is left out.
+        The time from one start to the next; at most the size, so that no record is left out.
     offset
         Moves the starts.
     time_zone
@@ -134,7 +134,7 @@ def hopping(
     Raises
     ------
     TopologyError
-        If a length is not positive, the slide is longer than the size, or the zone does not fit.
+        A length is not positive, the slide is longer than the size, or as for :func:`tumbling`.
 
     Examples
     --------
@@ -207,7 +207,7 @@ def milliseconds(length: timedelta, what: str) -> int:
     Raises
     ------
     TopologyError
-        If it is negative, or not a whole number of milliseconds.
+        The length is negative, or not a whole number of milliseconds.
     """
     _check_length(length, what)
     if length < timedelta(0):
@@ -219,7 +219,7 @@ def _milliseconds(length: timedelta) -> int:
     whole, rest = divmod(length, timedelta(milliseconds=1))
     if rest:
         raise TopologyError(
-            f"{length} is no whole number of milliseconds", hint="event times are in milliseconds"
+            f"{length} is not a whole number of milliseconds", hint="times are in milliseconds"
         )
     return whole
 
@@ -243,8 +243,8 @@ def _check_zone(name: str, size: timedelta, slide: timedelta) -> None:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
         raise TopologyError(
-            f"time zone {name!r} is not known here: {error}",
-            hint="use a name such as 'Europe/Berlin'; the package tzdata brings all of them",
+            f"time zone {name!r} is not known on this machine: {error}",
+            hint="use a name such as 'Europe/Berlin'; the package tzdata has all of them",
         ) from error
     if size % _DAY or slide % _DAY:
         raise TopologyError(
@@ -254,5 +254,5 @@ def _check_zone(name: str, size: timedelta, slide: timedelta) -> None:
 
 
 def told(length: int) -> str:
-    """Return a length in ms as people read it."""
+    """Return a length in ms as text for people."""
     return str(timedelta(milliseconds=length))

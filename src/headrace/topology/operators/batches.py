@@ -47,7 +47,7 @@ class ForEachBatch(BatchSink):
 
 
 class DriverFunction:
-    """A function that stays with the process that made it: sent elsewhere, it arrives empty.
+    """A function that stays in the process that made it: a pickled copy has no function.
 
     Parameters
     ----------

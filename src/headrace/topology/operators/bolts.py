@@ -1,8 +1,8 @@
 """Operators that run spouts and bolts: what the front door of transactions compiles to.
 
 Between two components a record's value is a :data:`~headrace.topology.tuples.TupleRow`.  Each
-bolt takes what it subscribed to through a :class:`Subscription`, which stands with the operator
-that it listens to.  Task ``t`` of a component runs in partition ``t % partitions``.
+bolt takes what it subscribed to through a :class:`Subscription`, which is in the stage of the
+operator that it listens to.  Task ``t`` of a component runs in partition ``t % partitions``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 KEY_RANGES = 256
-"""Shares of the keys of a key-value bolt, each of which stays whole when they are moved."""
+"""The number of key ranges of a key-value bolt; each range stays whole when it is moved."""
 
 GroupingKind = Literal["shuffle", "local_or_shuffle", "fields", "all", "global", "direct", "custom"]
 
@@ -29,7 +29,7 @@ class Grouping:
     """The rule by which tasks of a bolt take a tuple."""
 
     kind: GroupingKind
-    #: For ``"fields"``: the places of the values that decide.
+    #: For ``"fields"``: the indices of the values that decide.
     fields: tuple[int, ...] = ()
     #: For ``"custom"``: the object that decides.
     custom: CustomGrouping | None = None
@@ -54,14 +54,14 @@ class _Component(Operator):
     streams: Mapping[str, tuple[str, ...]]
     #: Of those, the streams whose tuples name the task that takes them.
     direct_streams: frozenset[str] = frozenset()
-    #: Number of the group that it works for here, as callbacks are told.
+    #: Number of the group that it works for, which callbacks get.
     group_id: int = 0
-    #: The topology's configuration, as tasks are told.
+    #: The topology's configuration, which tasks get.
     config: Mapping[str, Any]
 
     @property
     def gathers(self) -> bool:
-        """Whether all records of a key are in one partition behind it: tuples have no keys."""
+        """Whether all records of a key are in one partition after it; tuples have no keys."""
         return False
 
     def facts(self) -> list[str]:
@@ -79,7 +79,7 @@ class Spout(_Component):
     fixed: ClassVar[tuple[str, ...]] = ("parallelism",)
 
     state_serde: Serde[Any]
-    #: Most tuples of a task in a batch, unless it emits a barrier; 0 for no bound.
+    #: The most tuples of a task in a batch, which a barrier may end sooner; 0: no limit.
     batch_size: int
     #: Pause after a batch that brought no tuple, ms.
     delay_ms: int
@@ -89,8 +89,8 @@ class Spout(_Component):
 class Tuples(Operator):
     """Makes tuples of the records of a topic that serves as a spout.
 
-    With one field, it takes the value; with several, the items of a value that is a mapping, the
-    attributes of the fields' names, or the items of a list or tuple in their order.
+    With one field, a tuple holds the value; with several, the items of a value that is a mapping,
+    the attributes of the fields' names, or the items of a list or tuple in their order.
     """
 
     label: ClassVar[str] = "tuples"
@@ -111,8 +111,8 @@ class Tuples(Operator):
 class Subscription(Operator):
     """Sends the tuples of one stream of its parent to the tasks of one bolt.
 
-    It stands with the operator that it listens to; which task takes a tuple is decided on the way
-    behind it.
+    It is in the stage of the operator that it listens to; the task that takes a tuple is chosen
+    after it.
     """
 
     label: ClassVar[str] = "subscription"

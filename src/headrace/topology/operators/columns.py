@@ -1,4 +1,4 @@
-"""Operators over columns: what they do runs on Arrow data, with no Python per record."""
+"""Operators over columns, which run on Arrow data, without Python code for each record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.serdes import Serde
 
 
-#: Columns that tell the window of a result.
+#: Columns with the bounds of the window of a result.
 WINDOW_COLUMNS = ("window_start", "window_end")
 
 
@@ -67,7 +67,7 @@ class GroupBy(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateColumns(Operator):
-    """Keeps the cells of some measures per group and gives their results when they change."""
+    """Keeps the cells of some measures per group and emits their results when they change."""
 
     label: ClassVar[str] = "aggregate columns"
     stateful: ClassVar[bool] = True
@@ -81,16 +81,16 @@ class AggregateColumns(Operator):
     #: Columns of its results: those of the key, then the measures.
     results: Schema
     key_serde: Serde[Any]
-    #: Writes a group's cells, as they lie in the state store and travel after combining.
+    #: Writes a group's cells, for the state store and for the shuffle after combining.
     state_serde: Serde[Any]
     #: Writes records that travel uncombined.
     value_serde: Serde[Any]
-    #: The last measure counts the records of a group, which is gone when none is left.
+    #: Whether updates come in; then the last measure counts the records that a group has left.
     of_updates: bool = False
 
     @property
     def updates(self) -> bool:
-        """Whether a result replaces the one before of the same key."""
+        """Whether a result replaces the previous one of its key."""
         return True
 
     def input_serde(self, port: int) -> Serde[Any]:
@@ -110,7 +110,7 @@ class AggregateColumns(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRows(Operator):
-    """Makes columns of the results of windows: key, measures, and the bounds of the window."""
+    """Turns the results of windows into columns: key, measures, and the bounds of the window."""
 
     label: ClassVar[str] = "window rows"
 

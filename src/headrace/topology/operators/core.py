@@ -55,42 +55,42 @@ class Operator:
 
     #: Shown by ``describe()``.
     label: ClassVar[str] = "operator"
-    #: The key of what it gives may differ from the key of what it took.
+    #: The key of a record that it emits may differ from the key of the record that it took.
     changes_key: ClassVar[bool] = False
-    #: It keeps state by key, so all records of a key must meet in one partition.
+    #: It keeps state by key, so all records of a key must come to one partition.
     stateful: ClassVar[bool] = False
     #: It acts on the progress of event time, so watermarks must reach it.
     timed: ClassVar[bool] = False
-    #: It gives records times of its own, and so begins watermarks of its own.
+    #: It sets the times of records, and so begins watermarks of its own.
     keeps_time: ClassVar[bool] = False
-    #: Records come to it through a shuffle, also where those of its key stand together already.
+    #: Records come to it through a shuffle, even if those of each key are together already.
     moves: ClassVar[bool] = False
     #: It takes old values of updates back: see :mod:`headrace.topology.stages`.
     takes_back: ClassVar[bool] = False
-    #: Without state, it does with an old value what it did when that was new.
+    #: Without state, it does with an old value what it did when the value was new.
     carries_back: ClassVar[bool] = True
-    #: It goes by the time of each record, so updates make no sense to it.
+    #: It goes by the time of each record, so it cannot take updates.
     refuses_updates: ClassVar[bool] = False
-    #: With state: parents whose updates it answers with updates, of which it keeps no old ones.
+    #: With state: parents whose updates make it emit updates, of which it keeps no old ones.
     update_ports: ClassVar[tuple[int, ...]] = ()
-    #: It looks at the messages' own properties.
+    #: It uses the messages' own properties.
     reads_headers: ClassVar[bool] = False
-    #: Fields besides serdes and windows that must stay as they are, for its state to fit.
+    #: Fields besides serdes and windows that must not change, so that its state still fits.
     fixed: ClassVar[tuple[str, ...]] = ()
 
     name: str
     #: Names of the operators that feed this one, in order.
     parents: tuple[str, ...]
-    #: Which of its parent's outputs it takes; every operator has the one without a name.
+    #: Which of its parent's outputs it takes; every operator has one without a name.
     output: str = ""
-    #: What becomes of a record that its function cannot handle.
+    #: What to do with a record that its function cannot handle.
     on_error: ErrorPolicy = "fail"
-    #: Not part of what the topology means, so left out of comparisons.
+    #: The line that made it; comparisons ignore it, because it changes nothing in the topology.
     origin: Origin | None = field(default=None, compare=False)
 
     @property
     def gathers(self) -> bool:
-        """Whether all records of a key are in one partition behind it, wherever they were."""
+        """Whether all records of a key are in one partition after it, wherever they were before."""
         return self.stateful
 
     @property
@@ -100,7 +100,7 @@ class Operator:
 
     @property
     def updates(self) -> bool:
-        """Whether a result replaces the one before of the same key."""
+        """Whether a result replaces the previous one of its key."""
         return False
 
     def input_serde(self, port: int) -> Serde[Any]:
@@ -124,7 +124,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source(Operator):
-    """Reads topics, and gives each record its time."""
+    """Reads topics, and sets the time of each record."""
 
     label: ClassVar[str] = "source"
     changes_key: ClassVar[bool] = True
@@ -139,7 +139,7 @@ class Source(Operator):
     allowed_lateness: timedelta = timedelta(seconds=2)
     #: How long a queue may be silent before the others go on without it; None: for ever.
     idle_timeout: timedelta | None = timedelta(seconds=10)
-    #: Records this far ahead of their store time move no watermark; None: as the settings say.
+    #: Records this far ahead of their store time do not advance the watermark; None: see settings.
     max_future: timedelta | None = None
     #: Where a job that has not read these topics begins; None: as its settings say.
     start: Start | None = field(default=None, hash=False)
@@ -174,7 +174,7 @@ class Source(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map(Operator):
-    """Replaces key and value by the pair that ``function(value)`` gives."""
+    """Replaces key and value by the pair that ``function(value)`` returns."""
 
     label: ClassVar[str] = "map"
     changes_key: ClassVar[bool] = True
@@ -255,7 +255,7 @@ class KeyBy(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate(Operator):
-    """Keeps one accumulator per key and gives its result when it changes."""
+    """Keeps one accumulator per key and emits its result when it changes."""
 
     label: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
@@ -267,7 +267,7 @@ class Aggregate(Operator):
 
     @property
     def updates(self) -> bool:
-        """Whether a result replaces the one before of the same key."""
+        """Whether a result replaces the previous one of its key."""
         return self.emit == "update"
 
     @property
@@ -299,16 +299,16 @@ class Sink(Operator):
 
     label: ClassVar[str] = "sink"
 
-    #: Empty where each record's topic is chosen.
+    #: Empty if the topic of each record is chosen.
     topic: str
     serializer: Serializer[Any, Any]
     #: Chooses the topic of a record.
     choose: RecordFunction | None = None
-    #: What it may choose from.
+    #: The topics from which it may choose.
     choices: tuple[str, ...] = ()
-    #: Returns the message's key, where that is not the record's.
+    #: Returns the message's key; None: the key is that of the record.
     message_key: RecordFunction | None = None
-    #: Returns the number of the message's queue, where the key does not decide.
+    #: Returns the number of the message's queue; None: the key decides.
     queue_number: RecordFunction | None = None
 
     @property
@@ -328,13 +328,13 @@ class Sink(Operator):
 
 # Operators at the edge to outside systems: what the front door of Connect compiles to.
 #
-# Records come from, and go to, a process of their own that runs a connector's task.  It gives and
-# takes columns; the operators here hold the picklable address by which a worker reaches it.
+# A process of its own runs a connector's task; records come from it and go to it as columns.  The
+# operators here hold the picklable address by which a worker reaches that process.
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The records that an intake gives for one batch.
+    """The records that an intake returns for one batch.
 
     The columns of ``records`` are ``topic`` (string), ``queue`` (int32, null where the key
     decides), ``key`` (binary, null for none), ``value`` (binary, null to delete), ``properties``
@@ -342,8 +342,8 @@ class Taken:
     """
 
     records: pa.RecordBatch
-    #: How far each partition was read with them: its name, and what its connector says; None if
-    #: the partition is gone.
+    #: How far each partition is read with them: its name, and the connector's own position; None
+    #: if the partition is gone.
     positions: Sequence[tuple[str, Any]]
 
 
@@ -353,8 +353,8 @@ class Intake(Protocol):
     def take(self, epoch: int, batch: int) -> Taken:
         """Return the records of a batch, and the same records whenever it is asked for again.
 
-        Asking for the next batch says that the one before is committed; a new epoch says that
-        everything behind the last committed batch comes again.
+        A request for the next batch means that the one before is committed; a new epoch means that
+        everything after the last committed batch is requested again.
         """
 
 
@@ -372,19 +372,19 @@ class Outlet(Protocol):
         """Make sure that all of the batch has arrived."""
 
     def refused(self, epoch: int, batch: int) -> pa.RecordBatch | None:
-        """Return what the outside did not take, after the flush, in the columns of an intake."""
+        """Return what the outside system refused, after the flush, in the columns of an intake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed(Operator):
-    """Takes what comes from outside."""
+    """Takes records from an outside system."""
 
     label: ClassVar[str] = "feed"
     changes_key: ClassVar[bool] = True
 
     #: None if whoever runs the batch feeds the records in.
     intake: Intake | None
-    #: Generation of the task, which tells the later one of two positions.
+    #: Generation of the task, which shows the later one of two positions.
     generation: int = 0
 
 
@@ -410,7 +410,7 @@ class FeedSink(Sink):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSource(Source):
-    """Reads a share of the queues of some topics, as messages that nobody deserializes."""
+    """Reads a share of the queues of some topics, as messages that are not deserialized."""
 
     label: ClassVar[str] = "message_source"
 
@@ -427,31 +427,31 @@ class MessageSource(Source):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery(Operator):
-    """Hands messages over to the outside, and passes on what was not taken there."""
+    """Hands messages over to an outside system, and passes on those that it refused."""
 
     label: ClassVar[str] = "delivery"
 
     #: None if whoever runs the batch has taken the messages out.
     outlet: Outlet | None
-    #: Generation of the task, which tells the later one of two positions.
+    #: Generation of the task, which shows the later one of two positions.
     generation: int = 0
 
 
-# A shuffle by a topic that people can see: one part of a job writes it, another one reads it.
+# A shuffle through a visible topic: one part of a job writes it, and another one reads it.
 #
-# What one batch publishes, the next one reads.  Two operators stand for it: :class:`Through` writes,
+# What one batch publishes, the next one reads.  It takes two operators: :class:`Through` writes,
 # and :class:`ThroughSource`, whose parent it is, reads.  What a record carries besides key, value,
-# time and headers travels in properties of its message; how far event time has come travels in
-# messages of its own, marked by :data:`WATERMARK`.
+# time and headers travels in properties of its message; watermarks travel in messages of their own,
+# marked by :data:`WATERMARK`.
 
 WATERMARK = "HEADRACE_WATERMARK"
-"""Property of a message that is no record: event time has come so far, ms since 1970."""
+"""Property of a message that is a watermark, not a record: its event time, ms since 1970."""
 
 SENDER = "HEADRACE_JOB"
-"""Property of such a message: the job whose event time it is."""
+"""Property of a watermark: the job whose event time it is."""
 
 TIME = "HEADRACE_TIME"
-"""Property of a record: when it happened, ms since 1970; a batch of messages has one born time."""
+"""Property of a record: its time, ms since 1970; the messages of a batch share one born time."""
 
 LATE_BELOW = "HEADRACE_LATE_BELOW"
 """Property of a record that was late at its source: the watermark that it came after."""
@@ -460,7 +460,7 @@ RETRACTS = "HEADRACE_RETRACTS"
 """Property of a record that takes an earlier one back."""
 
 NO_VALUE = "HEADRACE_NO_VALUE"
-"""Property of a record whose value is None; an empty body may be a value."""
+"""Property of a record whose value is None, since an empty body may be a value."""
 
 THROUGH_PROPERTIES = frozenset({WATERMARK, SENDER, TIME, LATE_BELOW, RETRACTS, NO_VALUE})
 """All of these properties."""
@@ -475,12 +475,12 @@ class Through(Sink):
     value_serde: Serde[Any]
     #: Whether records have keys, which decide their queues.
     keyed: bool = True
-    #: How many queues the topic is made with where it is missing.
+    #: How many queues the topic gets if the job makes it.
     queues: int = 8
 
     @property
     def gathers(self) -> bool:
-        """Whether records of a key come together first, so that they are written in their order."""
+        """Whether the records of a key come together first, so that they are written in order."""
         return self.keyed
 
     def input_serde(self, port: int) -> Serde[Any]:
@@ -517,7 +517,7 @@ def is_loop(operator: Operator) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectTimestamp(Operator):
-    """Sets the time to ``function(value)``, and begins watermarks of its own."""
+    """Sets the time to what ``function(value)`` returns, and begins watermarks of its own."""
 
     label: ClassVar[str] = "select_timestamp"
     keeps_time: ClassVar[bool] = True
@@ -527,5 +527,5 @@ class SelectTimestamp(Operator):
     allowed_lateness: timedelta = timedelta(seconds=2)
     #: How long a queue, or partition, may be silent before the others go on; None: for ever.
     idle_timeout: timedelta | None = timedelta(seconds=10)
-    #: Records this far ahead of the wall clock move no watermark; None: as the job's settings say.
+    #: Records this far ahead of the wall clock do not advance the watermark; None: see settings.
     max_future: timedelta | None = None

@@ -1,4 +1,4 @@
-"""Operators that bring streams together, part them, move them and wait for what they call."""
+"""Operators that merge, branch and move streams, and the one that awaits coroutines."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Merge(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch(Operator):
-    """Sends each record to the output of the first predicate that finds it true."""
+    """Sends each record to the output of the first predicate that is true for it."""
 
     label: ClassVar[str] = "branch"
 
     predicates: tuple[tuple[str, RecordFunction], ...]
-    #: The output for what no predicate takes.
+    #: The output for records for which no predicate is true.
     default: str
 
     def facts(self) -> list[str]:
@@ -85,7 +85,7 @@ class Repartition(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapAsync(Operator):
-    """Replaces the value by what ``await function(value)`` gives, many at a time, in order."""
+    """Replaces the value by what ``await function(value)`` returns, many at a time, in order."""
 
     label: ClassVar[str] = "map_async"
 

@@ -30,7 +30,7 @@ class Process(Operator):
 
     #: Makes a processor, in each task.
     factory: Callable[[], Processor[Any, Any, Any, Any]]
-    #: Names that it may give for a child.
+    #: Names of the children that it may forward to.
     outputs: tuple[str, ...] = ()
 
 
@@ -45,12 +45,12 @@ class KeyedProcess(Process):
     key_serde: Serde[Any]
     states: tuple[StateSpec, ...] = ()
     timers: tuple[TimerSpec, ...] = ()
-    #: How much older than event time the records that it gives may be.
+    #: How much older than event time the records that it forwards may be.
     lag: timedelta = field(default=timedelta(0))
 
     @property
     def gathers(self) -> bool:
-        """Whether its results are where their keys belong: it may give any."""
+        """Whether all records of a key are in one partition after it; it may forward any key."""
         return False
 
     def input_serde(self, port: int) -> Serde[Any]:
@@ -81,6 +81,6 @@ def step_of(step: timedelta) -> int:
 
 
 def ttl_step(ttl: timedelta) -> int:
-    """Return the grid, in ms, on which entries end: a hundredth of ``ttl``, at most 1 s."""
+    """Return the grid of expiry times, in ms: a hundredth of ``ttl``, at most 1 s."""
     hundredth = ttl // _MS // 100
     return next((step for step in _STEPS if step <= hundredth), 1)

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from headrace.topology.windows import TimeWindows
 
 
-# Operators that join two streams: their sides meet by key, and each is kept once.
+# Operators that join two streams: their sides are matched by key, and each is kept once.
 #
-# A join of streams is two operators: one that keeps both sides and gives every meeting, and a
-# :class:`Joined` for each kind and joiner that picks from it.  So an inner and a left join over the
-# same two streams share what is kept.
+# A join of streams is two operators: one that keeps both sides and emits every match, and a
+# :class:`Joined` for each kind and joiner that picks from these.  So an inner and a left join over
+# the same two streams share what is kept.
 
 JoinKind = Literal["inner", "left", "outer"]
 
-#: Which sides a kind of join gives alone: 1 the left one, 2 the right one.
+#: Which sides a kind of join returns without a match: 1 is the left one, 2 the right one.
 ALONE: dict[JoinKind, frozenset[int]] = {
     "inner": frozenset(),
     "left": frozenset({1}),
@@ -40,7 +40,7 @@ class SidesJoin(Operator):
     key_serde: Serde[Any]
     left_serde: Serde[Any]
     right_serde: Serde[Any]
-    #: Sides whose records are wanted alone where nothing met them: 1 left, 2 right.
+    #: Sides whose records are also wanted without a match: 1 left, 2 right.
     alone: frozenset[int] = frozenset()
 
     def input_serde(self, port: int) -> Serde[Any]:
@@ -54,7 +54,7 @@ class SidesJoin(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatestJoin(SidesJoin):
-    """Joins the last value of each side and key, whenever one of them comes."""
+    """Joins the last values of the two sides of each key, whenever one of them comes."""
 
     update_ports: ClassVar[tuple[int, ...]] = (0, 1)
 
@@ -65,7 +65,7 @@ class LatestJoin(SidesJoin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedJoin(SidesJoin):
-    """Joins by time, so what it keeps goes when its time is up."""
+    """Joins by time, so what it keeps is removed when its time is over."""
 
     timed: ClassVar[bool] = True
     refuses_updates: ClassVar[bool] = True
@@ -76,7 +76,7 @@ class TimedJoin(SidesJoin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalJoin(TimedJoin):
-    """Joins records whose times are close: right from ``before`` ms before left to ``after``."""
+    """Joins a left record with right ones from ``before`` ms earlier to ``after`` ms later."""
 
     before: int
     after: int
@@ -163,7 +163,7 @@ class SessionJoin(TimedJoin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined(Operator):
-    """Picks the meetings that a kind of join gives, and makes its results of them."""
+    """Picks the matches that a kind of join returns, and makes its results of them."""
 
     label: ClassVar[str] = "joined"
 
@@ -220,7 +220,7 @@ class KeepTable(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapTable(Operator):
-    """Replaces values by ``function(value)``; what is deleted stays so."""
+    """Replaces values by ``function(value)``; deletes stay deletes."""
 
     label: ClassVar[str] = "map_values"
 
@@ -229,7 +229,7 @@ class MapTable(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhereTable(Operator):
-    """Deletes the keys whose value ``function(value)`` does not find true."""
+    """Deletes the keys for whose values ``function(value)`` is not true."""
 
     label: ClassVar[str] = "where"
 
@@ -274,7 +274,7 @@ class StreamTableJoin(Lookup):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalTableJoin(Lookup):
-    """Looks up each record of a stream, by any key, in a table that every partition has whole."""
+    """Looks up each record of a stream, by any key, in a table copied to every partition."""
 
     selector: Callable[..., Any]
     #: Whether the selector takes (key, value).
@@ -300,7 +300,7 @@ class TableJoin(_TwoSided):
 class ForeignKeyRequests(Operator):
     """Sends each row of a table to the key that it refers to: (own key, row) pairs.
 
-    When a row refers to another key than before, the old key is told, too.
+    When a row refers to another key than before, the old key is told too.
     """
 
     label: ClassVar[str] = "foreign_key"
@@ -315,7 +315,7 @@ class ForeignKeyRequests(Operator):
 
     @property
     def gathers(self) -> bool:
-        """Whether all records of a key are in one partition behind it: it gives other keys."""
+        """Whether all records of a key are in one partition after it; it emits other keys."""
         return False
 
     def input_serde(self, port: int) -> Serde[Any]:
@@ -326,17 +326,17 @@ class ForeignKeyRequests(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignKeyJoin(_TwoSided):
-    """Joins rows with the row that they refer to; gives results by the referring row's key."""
+    """Joins rows with the row that they refer to; results have the key of the referring row."""
 
     changes_key: ClassVar[bool] = True
 
     kind: LookupKind
-    #: Writes the rows that refer, as they lie in the requests and in the state.
+    #: Writes the referring rows, in requests and in the state.
     row_serde: Serde[Any]
 
     @property
     def gathers(self) -> bool:
-        """Whether all records of a key are in one partition behind it: it gives other keys."""
+        """Whether all records of a key are in one partition after it; it emits other keys."""
         return False
 
     def facts(self) -> list[str]:

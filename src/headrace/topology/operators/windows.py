@@ -1,4 +1,4 @@
-"""Operators that gather by windows."""
+"""Operators that aggregate by windows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WindowAggregate(Operator):
     #: Writes the records that travel one by one.
     value_serde: Serde[Any]
     emit: WindowEmit = "close"
-    #: How much longer than its end a window stays open, and how much later a record may come, ms.
+    #: How long a window stays open after its end, and how much later a record may come, ms.
     grace: int = 0
 
     def input_serde(self, port: int) -> Serde[Any]:
@@ -46,7 +46,7 @@ class WindowAggregate(Operator):
 
     @property
     def updates(self) -> bool:
-        """Whether a result replaces the one before."""
+        """Whether a result replaces the previous one."""
         return self.emit == "update"
 
     @property
@@ -68,7 +68,7 @@ class WindowAggregate(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindow(WindowAggregate):
-    """Gathers by windows that lie fixed in time."""
+    """Aggregates by windows that are fixed in time."""
 
     timed: ClassVar[bool] = True
 
@@ -92,7 +92,7 @@ class TimeWindow(WindowAggregate):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlidingWindow(WindowAggregate):
-    """Gathers what lies before each record."""
+    """Aggregates the records up to a fixed time before each record."""
 
     timed: ClassVar[bool] = True
 
@@ -116,7 +116,7 @@ class SlidingWindow(WindowAggregate):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionWindow(WindowAggregate):
-    """Gathers records that follow each other closely."""
+    """Aggregates records that follow each other closely."""
 
     timed: ClassVar[bool] = True
 
@@ -140,7 +140,7 @@ class SessionWindow(WindowAggregate):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountWindow(WindowAggregate):
-    """Gathers a fixed number of records at a time."""
+    """Aggregates a fixed number of records at a time."""
 
     windows: CountWindows
 
