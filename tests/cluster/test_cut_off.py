@@ -49,7 +49,7 @@ def test_a_job_goes_on_soon_after(running: tuple[SparkCluster, Trial, Running], 
     assert gap < cut + at_most(LIMITS[which])
     if which == "worker":
         address = machines.network[name].address
-        assert f"worker {address} has not been heard of for 2" in job.output()
+        assert f"worker {address} has not been heard from for 2" in job.output()
 
 
 def test_nothing_was_lost_or_counted_twice(

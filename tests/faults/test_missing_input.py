@@ -235,7 +235,7 @@ def test_gaps_that_compaction_leaves_are_no_missing_messages(place: Place, drive
 @pytest.mark.parametrize(
     ("journal", "error", "match"),
     [
-        (False, InputMissingError, "come to batch 2 in epoch 1, and its commit topic ends with"),
+        (False, InputMissingError, "come to batch 2 in epoch 1, but its commit topic ends with"),
         (True, CommitLostError, "ends at offset 2, and was read up to 3"),
     ],
     ids=["embedded", "journal"],

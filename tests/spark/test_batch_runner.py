@@ -210,7 +210,7 @@ def test_messages_of_others_are_passed_over(job: Job) -> None:
 def test_position_ahead_of_the_commits_is_refused(job: Job) -> None:
     positions = SinkPositions(job.connection.client, job.plan.job, job.sink)
     positions.write(SinkPosition(batch=7))
-    with pytest.raises(StateError, match="has done batch 7, and the job has committed 2"):
+    with pytest.raises(StateError, match="has done batch 7, but the job has committed 2"):
         job.runner(Calls()).start(2)
 
 

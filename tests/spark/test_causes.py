@@ -57,7 +57,7 @@ SAID = [
             "ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: Executor"
             " heartbeat timed out after 22014 ms"
         ),
-        "worker 10.77.0.6 has not been heard of for 22 s",
+        "worker 10.77.0.6 has not been heard from for 22 s",
         TaskFailedError,
     ),
     (
@@ -73,7 +73,7 @@ SAID = [
             "ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: Command"
             " exited with code 137"
         ),
-        "executor 1 on machine 10.77.0.6 was killed, as for want of memory",
+        "executor 1 on machine 10.77.0.6 was killed, perhaps for lack of memory",
         TaskFailedError,
     ),
     (
@@ -89,7 +89,7 @@ SAID = [
             "ExecutorLostFailure (executor 1 exited unrelated to the running tasks) Reason: Remote RPC"
             " client disassociated. Likely due to containers exceeding thresholds, or network issues."
         ),
-        "executor 1 on machine 10.77.0.6 is gone, with what it had",
+        "executor 1 on machine 10.77.0.6 is gone, with the results that it held",
         TaskFailedError,
     ),
     (
@@ -150,14 +150,14 @@ def test_a_batch_that_an_executor_took_with_it_is_told_as_that() -> None:
         " ResultStage 33 to re-process the input data, and has to fail this job.\n"
     )
     error = read_failure("words", text, "spark.log")
-    assert error.message.startswith("job 'words': an executor is gone, and with it what others had")
+    assert error.message.startswith("job 'words': an executor is gone, with results that")
     assert error.retriable
 
 
 def test_where_more_is_told_is_named() -> None:
     error = read_failure("words", GAVE_UP.format("java.lang.Error: x"), "spark.log")
     assert error.hint is not None
-    assert "spark.log tells more, and stderr of executor 1 on machine 10.77.0.6" in error.hint
+    assert "see spark.log, and stderr of executor 1 on machine 10.77.0.6" in error.hint
 
 
 def test_what_the_planner_says_is_the_driver_s() -> None:
@@ -236,7 +236,7 @@ def test_a_machine_that_is_lost_is_told_once(
         now[0] += 2
         assert watch.look() is None
     assert caplog.messages == [
-        "job 'words': worker 10.0.0.1 has not been heard of for 20 s; its tasks run again elsewhere"
+        "job 'words': worker 10.0.0.1 has not been heard from for 20 s; its tasks run again elsewhere"
     ]
 
 

@@ -66,8 +66,8 @@ def test_an_archive_goes_beside_those_that_are_given(tmp_path: Path) -> None:
         ({"archive": "nowhere.tar.gz"}, "there is no file nowhere.tar.gz"),
         ({"py_files": "nowhere.py"}, "there is no file nowhere.py"),
         ({"archive": "env.tar.gz", "master": "local[2]"}, "have its Python"),
-        ({"archive": "other.tar.gz"}, "holds python 2.7.18, and this driver runs python"),
-        ({"archive": "broken.tar.gz"}, "broken.tar.gz is no archive of a job"),
+        ({"archive": "other.tar.gz"}, "holds python 2.7.18, but this driver runs python"),
+        ({"archive": "broken.tar.gz"}, "broken.tar.gz is not an archive of a job"),
     ],
 )
 def test_what_cannot_be_shipped_is_told_before_anything_starts(

@@ -46,7 +46,7 @@ def test_a_master_that_was_started_a_moment_ago_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (None, "has said nothing for 0.2 s"),
+        (None, "has sent nothing for 0.2 s"),
         (b"", "something other than a Spark master is there"),
         (b"\0\0", "something other than a Spark master is there"),
         (b"HTTP/1.1 400 Bad Request", "something other than a Spark master is there"),

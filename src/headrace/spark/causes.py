@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHIP = (
-    "install it there, name another by --spark-config spark.pyspark.python=PATH, or bring one to"
-    " all machines: headrace pack, and --archive (docs/guides/operate/cluster.md)"
+    "install it there, name another one with --spark-config spark.pyspark.python=PATH, or ship one"
+    " to all machines with headrace pack and --archive (docs/guides/operate/cluster.md)"
 )
 _GOES_ON = "nothing is lost: the job goes on from its last commit"
 _MEMORY = (
-    f"{_GOES_ON}; where it happens again, give its machine more memory, or take less at a time"
+    f"{_GOES_ON}; if it happens again, give the machine more memory, or read less in each batch"
     " (max_records_per_batch, max_bytes_per_batch)"
 )
 
@@ -82,8 +82,8 @@ _CAUSES = (
     _Cause(
         r"No module named '?([\w.]+)",
         "the Python of machine {host} has no module '{0}'",
-        "bring it along by --py-files, put it into the archive by headrace pack --with, or install"
-        " it on every machine",
+        "ship it with --py-files, put it into the archive with headrace pack --with, or install it"
+        " on every machine",
         for_good=True,
     ),
     _Cause(
@@ -94,7 +94,7 @@ _CAUSES = (
     ),
     _Cause(
         r"heartbeat timed out after (\d+)\d{3} ms",
-        "worker {host} has not been heard of for {0} s",
+        "worker {host} has not been heard from for {0} s",
         f"{_GOES_ON}; is the machine up, and can it be reached?",
     ),
     _Cause(r"decommission", "worker {host} was decommissioned"),
@@ -105,12 +105,12 @@ _CAUSES = (
     ),
     _Cause(
         r"stage with indeterminate output was failed and retried",
-        "an executor is gone, and with it what others had yet to take of the batch",
+        "an executor is gone, with results that other tasks of the batch had yet to fetch",
         f"{_GOES_ON}; the lines before this one say which executor",
     ),
     _Cause(
         r"exited with code 137|exit code (?:is )?137|Container killed|OOMKilled",
-        "executor {executor} on machine {host} was killed, as for want of memory",
+        "executor {executor} on machine {host} was killed, perhaps for lack of memory",
         _MEMORY,
     ),
     _Cause(
@@ -121,14 +121,14 @@ _CAUSES = (
     _Cause(r"No space left on device", "the disk of machine {host} is full", "make room there"),
     _Cause(
         r"Python worker exited unexpectedly",
-        "a Python worker on machine {host} ended in the middle of a task: it was killed, as for"
-        " want of memory, or crashed in compiled code",
+        "a Python worker on machine {host} ended in the middle of a task: it was killed,"
+        " perhaps for lack of memory, or crashed in compiled code",
         _MEMORY,
     ),
     _Cause(r"exited with code (\d+)", "executor {executor} on machine {host} ended with code {0}"),
     _Cause(
         r"Remote RPC client disassociated|FetchFailed|Connection reset|ExecutorLostFailure",
-        "executor {executor} on machine {host} is gone, with what it had",
+        "executor {executor} on machine {host} is gone, with the results that it held",
         f"{_GOES_ON}; is the machine up, and can it be reached?",
     ),
 )
@@ -179,14 +179,14 @@ def _failed_task(job: str, host: str, executor: str, text: str, log: str) -> Hea
             if cause.for_good:
                 return WorkerMismatchError(f"job '{job}': {what}", hint=hint)
             break
-    hint = f"{hint}; {_told_by(host, executor, log)}"
+    hint = f"{hint}; see {_told_by(host, executor, log)}"
     return TaskFailedError(f"job '{job}': {what}", hint=hint)
 
 
 def _told_by(host: str, executor: str, log: str) -> str:
     if executor == "driver":
-        return f"{log} tells more"
-    return f"{log} tells more, and stderr of executor {executor} on machine {host}"
+        return log
+    return f"{log}, and stderr of executor {executor} on machine {host}"
 
 
 def _gist(text: str) -> str:
@@ -233,7 +233,7 @@ class TaskWatch:
         if now - self._looked < _PAUSE:
             return None
         if now - self._looked > _ALONE:
-            # Nobody looked meanwhile, as the job had no query that could have had cores.
+            # Nobody looked meanwhile, because the job had no query that could use cores.
             self._alone = now
         self._looked = now
         try:
@@ -242,8 +242,8 @@ class TaskWatch:
             executors = spark.executors()
             if self._is_forgotten(spark, executors, now):
                 return JavaEndedError(
-                    f"job '{self._job}' is no longer known to {spark.master}, which took its driver"
-                    " for lost or was started anew",
+                    f"job '{self._job}' is no longer known to {spark.master}, which considered its"
+                    " driver lost or was restarted",
                     hint=f"{_GOES_ON}, in a new application",
                 )
             failed = sum(each["failedTasks"] for each in executors)
@@ -373,7 +373,7 @@ class _Records:
             with urlopen(f"{page}/json/", timeout=_PATIENCE) as answer:  # noqa: S310
                 told = json.load(answer)
         except (OSError, ValueError):
-            return f"{master} has given it none yet; {page}, where it may tell why, does not answer"
+            return f"{master} has given it none yet; {page}, which may say why, does not answer"
         if not told["workers"]:
             return f"no worker has registered with {master}"
         others = ", ".join(
@@ -386,7 +386,7 @@ class _Records:
             return f"{master} has given it {starting}, on which its executors start"
         free = told["cores"] - told["coresused"]
         return (
-            f"{master} has {told['cores']}, of which {free} are free; {others or 'nobody has any'}"
+            f"{master} has {told['cores']}, of which {free} are free; {others or 'no job has any'}"
         )
 
     def _read(self, records: Any) -> Any:

@@ -142,7 +142,7 @@ class Shipment:
         spark, archive = settings.spark_config, settings.archive
         for file in filter(None, [*settings.py_files, archive]):
             if not file.is_file():
-                raise SettingsError(f"there is no file {file}, which workers are to get")
+                raise SettingsError(f"there is no file {file}, which is to be shipped to workers")
         config, python = {}, os.environ.get(_VARIABLE, sys.executable)
         if archive is not None:
             if not is_cluster(settings.master):
@@ -213,14 +213,14 @@ def _check_fits(archive: Path) -> None:
             told = json.load(manifest)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise SettingsError(
-            f"{archive} is no archive of a job: {error}", hint="make it: headrace pack JOB.py"
+            f"{archive} is not an archive of a job: {error}", hint="make it: headrace pack JOB.py"
         ) from None
     theirs = {"headrace": told["headrace"], "python": told["platform"]["python"]}
     if differ := differing(theirs):
         raise SettingsError(
-            f"{archive} holds {shown(theirs, differ)}, and this driver runs"
+            f"{archive} holds {shown(theirs, differ)}, but this driver runs"
             f" {shown(own_versions(), differ)}",
-            hint="make it anew: headrace pack JOB.py",
+            hint="make it again: headrace pack JOB.py",
         )
 
 

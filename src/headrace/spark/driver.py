@@ -151,8 +151,8 @@ def _check_attempts(summaries: list[Summary], batch: int) -> None:
                 f"batch {batch} mixes attempts: partition {part.partition} of stage {part.stage}"
                 f" took blocks of the attempts {_shown(summary.blocks_taken)}, and those that count"
                 f" made {_shown(counted)}",
-                hint="nothing of it was committed; Spark has lost what a task had made and ran it"
-                " anew: look for executors that were lost",
+                hint="nothing of it was committed; Spark lost the blocks of a task and ran it"
+                " again: look for executors that were lost",
                 batch=batch,
             )
 
@@ -281,10 +281,10 @@ class JobDriver:
         return self._epoch
 
     def stalled(self) -> float:
-        """Return for how many seconds nobody has looked after the running query.
+        """Return for how many seconds nobody has checked on the running query.
 
         It is 0 without a query: then the driver starts Spark, waits for a lease or a broker, or
-        publishes, and all of that may take its time.
+        publishes, and all of that may take long.
         """
         looked = self._run.looked
         return 0.0 if looked is None else time.monotonic() - looked
@@ -311,7 +311,7 @@ class JobDriver:
         self._life = self._life or answer.epoch
 
     def supervise(self) -> None:
-        """Run until :meth:`stop`, or until a failure that no retry may mend."""
+        """Run until :meth:`stop`, or until a failure that no retry can mend."""
         standing = FailureRecord()
         opened = True
         while not self._stopping.is_set():
@@ -419,7 +419,7 @@ class JobDriver:
             return self._progress.wait_for(lambda: self.batch >= batch, seconds)
 
     def _wait(self, run: _QueryRun, seconds: float) -> bool:
-        """Wait for the query's end; raise for a batch that its alarm could not break off."""
+        """Wait for the query's end; raise for a batch that its alarm could not interrupt."""
         run.looked = None
         if run.ends.wait(seconds):
             return True
@@ -442,9 +442,9 @@ class JobDriver:
         line = next((line for line in lines if line is not None), None)
         return BatchTimeoutError(
             f"batch {batch} of job '{plan.job}' did not end within {limit:g} s, and no alarm could"
-            " break it off" + ("" if line is None else f"\n  it was at {line}"),
-            hint="look for calls that never come back from compiled code; where a batch may take"
-            " so long, raise batch_timeout or lower max_records_per_batch",
+            " interrupt it" + ("" if line is None else f"\n  it was at {line}"),
+            hint="look for calls that never return from compiled code; if a batch may take that"
+            " long, raise batch_timeout or lower max_records_per_batch",
             batch=batch,
             line=line,
         )

@@ -24,7 +24,7 @@ from pathlib import Path
 #: The environment variable that marks all processes of a driver.
 MARK = "HEADRACE_FAMILY"
 
-#: Seconds in which they may end by themselves, and seconds after which the reaper gives up.
+#: Seconds that marked processes have to end by themselves, and those until the reaper gives up.
 _GRACE, _PATIENCE = 3.0, 60.0
 _LOOK = 0.1
 

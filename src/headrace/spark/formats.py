@@ -277,7 +277,7 @@ class ReadPlan:
     """What the next batch reads."""
 
     rows: DataFrame
-    #: Where the source stands after it.
+    #: The position of the source after it.
     offset: Offset
 
 

@@ -191,7 +191,7 @@ class StreamJob:
         with self._turn:
             if self._supervisor is not None:
                 raise JobFailedError(
-                    f"job '{self.topology.name}' was started before", hint="make a new StreamJob"
+                    f"job '{self.topology.name}' was already started", hint="make a new StreamJob"
                 )
             try:
                 driver = self._begin()
@@ -322,7 +322,7 @@ class StreamJob:
     def await_caught_up(self, timeout: timedelta | None = None) -> None:
         """Wait until everything that is in the source topics at this moment is committed.
 
-        By then the records that it became in topics of :meth:`Stream.through` are read too.
+        By then the records that this makes in topics of :meth:`Stream.through` are read too.
 
         Raises
         ------
@@ -431,10 +431,10 @@ class StreamJob:
         return {} if self._record is None else self._record.positions
 
     def stalled(self) -> float:
-        """Return for how many seconds nobody has looked after the job's query.
+        """Return for how many seconds nobody has checked on the job's query.
 
-        The driver looks several times a second, so more than that means that it hangs, or that Java
-        does.  It is 0 while the driver has other work, unless Spark has been starting for longer
+        The driver checks several times a second, so a longer time means that the driver or Java
+        hangs.  It is 0 while the driver has other work, unless Spark has been starting for longer
         than two minutes.
         """
         return max(overdue(), 0.0 if self._driver is None else self._driver.stalled())

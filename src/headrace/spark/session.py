@@ -58,12 +58,12 @@ _REQUEST = _HEAD.pack(_HEAD.size + 4 + len(_NAME), _STREAM_REQUEST) + struct.pac
 
 
 def find_master(master: str, timeout: timedelta, patience: timedelta = timedelta(0)) -> None:
-    """Return when one of the masters answers as Spark's transport does.
+    """Wait until one of the masters answers as Spark's transport does.
 
     Parameters
     ----------
     master
-        A master in Spark's form, ``spark://HOST:PORT,HOST:PORT``; for others, return at once.
+        A master in Spark's form, ``spark://HOST:PORT,HOST:PORT``; others are not waited for.
     timeout
         How long each of them may take to answer.
     patience
@@ -107,7 +107,7 @@ def _ask(address: tuple[str, int], wait: float) -> None:
         except ConnectionResetError:
             head = b""
         except TimeoutError:
-            raise OSError(f"it takes connections, and has said nothing for {wait:g} s") from None
+            raise OSError(f"it accepts connections, but has sent nothing for {wait:g} s") from None
     if len(head) == _HEAD.size and _HEAD.unpack(head)[1] in _STREAM_ANSWERS:
         return
     # With spark.ssl.rpc.enabled a master hangs up on whoever does not encrypt.
@@ -443,15 +443,15 @@ def _failures_told(settings: JobSettings) -> Iterator[None]:
         if _STOPPED in why:
             why = (
                 "its master has not answered for a minute, has no room for applications, or has"
-                f" another {_SECRET}"
+                f" a different {_SECRET}"
             )
         log = log_file(settings)
-        told = f"{log} tells more; " if log.exists() else ""
+        told = f"see {log}; " if log.exists() else ""
         # Spark has run with these settings, so they are right and its Java was killed at the start.
         failure = JavaEndedError if _has_run else JobFailedError
         raise failure(
             f"Spark did not start on {settings.master}: {why}",
-            hint=f"{told}a cluster's master must be up and reached",
+            hint=f"{told}a cluster's master must be running and reachable",
         ) from error
 
 

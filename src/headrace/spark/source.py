@@ -400,16 +400,16 @@ def _check_standing(job: str, epoch: int, batch: int, record: CommitRecord | Non
         return
     last = f"batch {record.batch} of epoch {record.epoch}" if record else "nothing"
     raise InputMissingError(
-        f"job '{job}' has come to batch {batch} in epoch {epoch}, and its commit topic ends with"
+        f"job '{job}' has come to batch {batch} in epoch {epoch}, but its commit topic ends with"
         f" {last}: the broker has lost what was committed since",
-        hint="did a follower take over that did not have it, or did the broker's disk lose it?",
+        hint="did a follower without it take over, or did the broker's disk lose it?",
     )
 
 
 def _fenced(job: str, epoch: int, newer: int) -> FencedError:
     return FencedError(
         f"job '{job}' was taken over: this driver has epoch {epoch}, a newer one has epoch {newer}",
-        hint="only one driver of a job runs at a time; stop the other one if it is not meant",
+        hint="only one driver of a job runs at a time; stop the other one if it should not run",
     )
 
 

@@ -52,8 +52,8 @@ _EQUAL = {"headrace": 2, "python": 2, "pyspark": 2, "cloudpickle": 1}
 _PLAIN = (type(None), bool, int, float, str, bytes, timedelta)
 _SERIALIZERS = ("pyarrow", "msgspec", "numpy")
 _HINT = (
-    "bring all machines to one version; docs/guides/operate/upgrade.md says what may differ by"
-    " how much"
+    "bring all machines to one version; docs/guides/operate/upgrade.md says what may differ,"
+    " and by how much"
 )
 
 
@@ -175,7 +175,7 @@ def _machine() -> str:
 
 
 class _Pickler(cloudpickle.CloudPickler):
-    """Pickles the fields of our own classes by name, where Python would go by position."""
+    """Pickles the fields of our own classes by name, where Python would use their positions."""
 
     def reducer_override(self, obj: Any) -> Any:
         kind: type = type(obj)

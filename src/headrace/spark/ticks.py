@@ -192,7 +192,7 @@ class TurnTaker:
 
     turns: Turns
     lasting: float
-    #: The time that its batches have taken, s, on top of where the others stood when it joined.
+    #: The time that its batches have taken, s, plus what the others had used when it joined.
     used: float = 0.0
     #: The average duration of its batches, s; None if none has ended.
     usual: float | None = None
@@ -488,7 +488,7 @@ class _Planner:
             return self._at
         ticks.rests.clear()
         if ticks.impulse is None:
-            # Spark's own data frames write at least a file a batch, and small files are bad.
+            # Spark's own data frames write at least a file a batch, and many small files are slow.
             return reader.plan(self._at, most=None if ticks.work else ticks.turns.pace.most)
         topics = ticks.impulse.wait(_PATIENCE)
         if topics is None:

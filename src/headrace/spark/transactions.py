@@ -275,7 +275,7 @@ class TransactionJob:
     topology
         What to run.
     settings
-        Where and how to run; the keys that are set in the topology's configuration win over them.
+        Where and how to run; keys that are set in the topology's configuration override them.
     migrate
         What to do with the state of components that were renamed; see :class:`StreamJob`.
     stores
@@ -394,7 +394,7 @@ class TransactionJob:
         Raises
         ------
         RequestTimeoutError
-            A group did not within ``timeout``.
+            A group did not commit a batch within ``timeout``.
         HeadraceError
             A group failed.
         """
@@ -440,7 +440,7 @@ class TransactionJob:
         return total([job.statistics() for job in self._jobs.values()])
 
     def stalled(self) -> float:
-        """Return the longest such time of the groups' queries; see :meth:`StreamJob.stalled`."""
+        """Return the longest time of all groups; see :meth:`StreamJob.stalled`."""
         return max((job.stalled() for job in self.jobs.values()), default=0.0)
 
     def state(self, component: str) -> StateView[Any, Any]:

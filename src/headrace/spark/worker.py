@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _connections: dict[tuple[int, str], JobConnection] = {}
 _connecting = threading.Lock()
-#: A worker of Connect runs tasks of some hundred jobs in turn.
+#: A worker of Connect runs tasks of about a hundred jobs in turn.
 _MOST_CONNECTIONS = 128
 #: Jobs of one cluster and account share their sockets.
 _clients: dict[tuple[int, str, ClientSettings], Client] = {}

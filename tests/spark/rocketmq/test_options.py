@@ -129,7 +129,7 @@ def test_wrong_options_of_a_stream_are_refused(given: dict[str, str], says: str,
     ("given", "says"),
     [
         ({"startingOffsets": "latest"}, "a batch read would find nothing"),
-        ({"endingOffsets": "earliest"}, "nothing stands before it"),
+        ({"endingOffsets": "earliest"}, "nothing comes before it"),
         ({"endingOffsets": '{"a": {"0": -2}}'}, "endingOffsets"),
         ({"maxOffsetsPerTrigger": "5"}, "no meaning for a batch read"),
         ({"groupId": "g"}, "no meaning for a batch read"),

@@ -69,7 +69,7 @@ def test_a_queue_number_that_several_brokers_have_needs_the_broker() -> None:
 
 
 def test_a_queue_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="for queue 7, which is not one queue of topic"):
+    with pytest.raises(ConfigurationError, match="for queue 7, which is not exactly one queue"):
         route({"value": [b"x"], "queue": [7]})
 
 

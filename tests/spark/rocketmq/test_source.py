@@ -273,14 +273,14 @@ def test_a_misspelt_option_is_refused_as_soon_as_load_is_called(own: Rig) -> Non
 def test_a_column_that_does_not_exist_is_refused(own: Rig, own_topic: MakeTopic) -> None:
     reader = own.reader(own_topic()).schema("vlaue BINARY")
     text = refused(lambda: reader.load().count())
-    assert "gives no column 'vlaue'" in text
+    assert "source has no column 'vlaue'" in text
     assert "did you mean 'value'?" in text
 
 
 def test_a_column_of_another_type_is_refused(own: Rig, own_topic: MakeTopic) -> None:
     reader = own.reader(own_topic()).schema("value STRING")
     text = refused(lambda: reader.load().count())
-    assert "column 'value' has the type string, and must have binary" in text
+    assert "column 'value' has the type string, but must have binary" in text
 
 
 def test_a_missing_topic_is_named(own: Rig) -> None:
@@ -307,7 +307,7 @@ def test_an_address_without_a_broker_is_named(spark: SparkSession) -> None:
     ("columns", "says", "hint"),
     [
         ("'a' AS vlaue", "takes no column 'vlaue'", "did you mean 'value'?"),
-        ("'a' AS key", "needs a column 'value', and there are 'key'", "alias('value')"),
+        ("'a' AS key", "needs a column 'value', but there are 'key'", "alias('value')"),
         ("1 AS value", "column 'value' has the type int", "must have binary or string"),
         ("'a' AS value, 'b' AS queue", "column 'queue' has the type string", "int or bigint"),
     ],

@@ -249,8 +249,8 @@ class FunctionProcess:
         return UserCodeError(
             f"the process of for_each_batch '{self._operator}' of job '{self._job}' ended with"
             f" status {code} in the middle of a batch",
-            hint="the batch is handed over again; a status below 0 is a signal: -9 is often the"
-            " system that is out of memory",
+            hint="the batch is handed over again; a status below 0 is a signal: -9 often means that"
+            " the system ran out of memory",
         )
 
     def _let_go(self) -> None:
@@ -286,7 +286,7 @@ class BatchCall(Protocol):
         """Hand a batch over, and return when that is done."""
 
     def interrupt(self) -> None:
-        """Break off the running call, from another thread."""
+        """Interrupt the running call, from another thread."""
 
     def close(self) -> None:
         """Release what is held between calls."""
@@ -345,7 +345,7 @@ class BatchRunner:
         if position.batch > batch:
             raise StateError(
                 f"{self.sink.label} '{self.sink.name}' of job '{self._job.plan.job}' has done batch"
-                f" {position.batch}, and the job has committed {batch}: its commit topic was made"
+                f" {position.batch}, but the job has committed {batch}: its commit topic was made"
                 " anew",
                 hint=f"delete {self.sink.topic} and {self.sink.done_topic} too, or start the job"
                 " under a new name",
@@ -369,14 +369,14 @@ class BatchRunner:
         self._wake.set()
 
     def stop(self, deadline: float) -> None:
-        """Wait for the running call until a time of the monotonic clock, then break it off."""
+        """Wait for the running call until a time of the monotonic clock, then interrupt it."""
         if self._thread.ident is not None:
             self._thread.join(max(0.0, deadline - time.monotonic()))
             if self._thread.is_alive():
                 self._call.interrupt()
                 self._thread.join(_LOOK_SECONDS)
             if self._thread.is_alive():
-                logger.warning("%s is left behind: it does not end", self._named_self)
+                logger.warning("%s does not end; its thread is left running", self._named_self)
         self._call.close()
 
     def statistics(self) -> BatchSinkStatistics:
@@ -471,7 +471,7 @@ class BatchRunner:
         self._stopping.wait(pause)
 
     def _goes_on(self, missing: OffsetExpiredError) -> bool:
-        """Go on at the first messages that are left, if the settings allow it; return whether."""
+        """Go on at the first messages that are left, if allowed; return whether it goes on."""
         position = SinkPosition(batch=self._through, offsets=self._begins)
         try:
             begins = self._positions.begins(position, self._queues(), skip=self._skips)
@@ -536,7 +536,7 @@ class BatchSinks:
             runner.committed(batch)
 
     def stop(self) -> None:
-        """Begin no further call; break off running ones after a few seconds."""
+        """Begin no further call; interrupt running ones after a few seconds."""
         deadline = time.monotonic() + _PATIENCE
         for runner in self._runners:
             runner.ask_to_stop()

@@ -31,12 +31,12 @@ _Settings = TypeVar("_Settings", bound="_Options")
 
 
 class _Options(DeclaredSettings):
-    """Settings that are options of Spark, in whose spelling they are named."""
+    """Settings that are options of Spark, and are named in Spark's spelling."""
 
     __slots__ = ()
     VARIABLES = ""
     TOLD_AS = "option '{}'"
-    #: How their names begin.
+    #: The prefix of their names.
     BEGINNING: ClassVar[str] = ""
 
     @classmethod
@@ -62,7 +62,7 @@ class _ClusterOptions(_Options, ConnectionSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReadOptions(_Options):
-    """The options of a read; those of subscriptions and positions are read further."""
+    """The options of a read; those of subscriptions and positions are parsed later."""
 
     subscribe: str | None = setting(None, doc="Topics to read, separated by commas.")
     subscribe_pattern: str | None = setting(
@@ -242,8 +242,8 @@ def read_options(options: Mapping[str, str], reading: Reading) -> ReadOptions:
     Raises
     ------
     SettingsError
-        An option does not exist, is missing, has a value that cannot work, or contradicts
-        another one.
+        An option does not exist, is missing, has a value that cannot work, or contradicts another
+        one.
     """
     check_names(options, READ_OPTIONS)
     for name in _BATCH_ONLY if reading == "stream" else _STREAM_ONLY:
@@ -352,7 +352,7 @@ def _checked_start(position: Position, reading: Reading) -> Position:
 def _checked_end(position: Position) -> Position:
     if position == AtEdge("earliest"):
         raise SettingsError(
-            "option 'endingOffsets' is 'earliest': nothing stands before it",
+            "option 'endingOffsets' is 'earliest': nothing comes before it",
             hint="end at 'latest', at offsets, or at a timestamp",
         )
     return position
@@ -465,7 +465,7 @@ class QueueFinder:
                 raise TopicNotFoundError(
                     f"topic '{topic}' of a running query has not been found for"
                     f" {self._patience:g} s: {error.message}",
-                    hint="look whether it was deleted or its broker is down; with failOnDataLoss"
+                    hint="check whether it was deleted or its broker is down; with failOnDataLoss"
                     " set to false the query goes on without it",
                 ) from None
             return []

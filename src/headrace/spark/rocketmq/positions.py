@@ -83,7 +83,7 @@ def read_offsets(option: str, text: str) -> Position:
         return AtEdge("latest")
     table = _table(option, text, EARLIEST)
     if option.startswith("ending") and EARLIEST in _numbers(table):
-        raise _wrong(option, text, "nothing stands before -2 (earliest)")
+        raise _wrong(option, text, "nothing comes before -2 (earliest)")
     return AtOffsets(option, table)
 
 
@@ -182,7 +182,7 @@ def offsets_to_json(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, 
 
 
 def offsets_from_json(table: QueueTable) -> Offsets:
-    """Return the offsets of which ``offsets_to_json`` made a table."""
+    """Return the offsets from a table that ``offsets_to_json`` made."""
     return {
         MessageQueue.parse(f"{topic}@{name}"): offset
         for topic, queues in table.items()
@@ -244,7 +244,7 @@ def _no_single_queue(
             hint="name topics of subscribe, subscribePattern or assign",
         )
     return SettingsError(
-        f"option '{option}' names queue {name} of topic '{topic}', which is not one queue there",
+        f"option '{option}' names queue {name} of topic '{topic}', which is not exactly one queue",
         hint=f"name one of {choice}",
     )
 

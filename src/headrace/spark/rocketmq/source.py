@@ -505,7 +505,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """
     for field in schema.fields:
         if field.name not in READ_COLUMNS:
-            raise _unknown(field.name, READ_COLUMNS, "gives")
+            raise _unknown(field.name, READ_COLUMNS, "source has")
         _check_type(field, (READ_COLUMNS[field.name],))
     return to_arrow_schema(schema, timezone="UTC")
 
@@ -521,11 +521,11 @@ def check_written(schema: StructType, *, topic_given: bool) -> None:
     names = schema.fieldNames()
     for field in schema.fields:
         if field.name not in WRITE_COLUMNS:
-            raise _unknown(field.name, WRITE_COLUMNS, "takes")
+            raise _unknown(field.name, WRITE_COLUMNS, "sink takes")
         _check_type(field, WRITE_COLUMNS[field.name])
     if "value" not in names:
         raise ConfigurationError(
-            f"the rocketmq sink needs a column 'value', and there are {_listed(names)}",
+            f"the rocketmq sink needs a column 'value', but there are {_listed(names)}",
             hint="name it: df.select(to_json(struct('*')).alias('value'))",
         )
     if "topic" not in names and not topic_given:
@@ -540,7 +540,7 @@ def _check_type(field: StructField, allowed: tuple[DataType, ...]) -> None:
     if not any(_same_type(field.dataType, one) for one in allowed):
         wanted = " or ".join(one.simpleString() for one in allowed)
         raise ConfigurationError(
-            f"column '{field.name}' has the type {field.dataType.simpleString()}, and must have"
+            f"column '{field.name}' has the type {field.dataType.simpleString()}, but must have"
             f" {wanted}",
             hint=f"cast it: col('{field.name}').cast('{allowed[0].simpleString()}')",
         )
@@ -551,10 +551,10 @@ def _same_type(one: DataType, other: DataType) -> bool:
     return one.simpleString() == other.simpleString()
 
 
-def _unknown(name: str, known: Iterable[str], verb: str) -> ConfigurationError:
+def _unknown(name: str, known: Iterable[str], which: str) -> ConfigurationError:
     names = list(known)
-    hint = did_you_mean(name, names, f"select of {_listed(names)}")
-    return ConfigurationError(f"the rocketmq source {verb} no column '{name}'", hint=hint)
+    hint = did_you_mean(name, names, f"choose from {_listed(names)}")
+    return ConfigurationError(f"the rocketmq {which} no column '{name}'", hint=hint)
 
 
 def _listed(names: list[str]) -> str:
@@ -638,6 +638,6 @@ class RocketMQSource(DataSource):
         options = write_options(self._given)
         check_written(schema, topic_given=options.topic is not None)
         if options.topic is not None:
-            # A missing topic shows here at once, and not only after some failed tasks.
+            # A missing topic must raise here, and not only after some failed tasks.
             connect(options.cluster).queues(options.topic, for_="write")
         return options

@@ -231,7 +231,7 @@ class RowRouter:
     topic
         Topic of all rows; None: the column ``topic`` says.
     queues_of
-        Gives the writable queues of a topic, in order.
+        Returns the writable queues of a topic, in order.
     spread
         Where the spreading of rows without a key begins.
     """
@@ -341,7 +341,7 @@ def _single(found: list[int], name: tuple[str | None, int], queues: list[Message
     where = f"queue {number}" + (f" of broker '{broker}'" if broker is not None else "")
     there = ", ".join(f"{queue.broker}@{queue.queue_id}" for queue in queues)
     raise ConfigurationError(
-        f"a row is for {where}, which is not one queue of topic '{queues[0].topic}': it has"
+        f"a row is for {where}, which is not exactly one queue of topic '{queues[0].topic}': it has"
         f" {there}",
         hint="correct the columns 'queue' and 'broker', or leave them out",
     )

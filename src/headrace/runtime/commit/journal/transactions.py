@@ -602,5 +602,5 @@ class JournalTransactions:
         return FencedError(
             f"job '{self._job}' was taken over: this driver has epoch {epoch}, epoch {log.epoch} is"
             f" open by {log.driver or 'another one'}",
-            hint="only one driver of a job runs at a time; stop the other one if it is not meant",
+            hint="only one driver of a job runs at a time; stop the other one if it should not run",
         )
