@@ -86,7 +86,7 @@ def place_of(topics: Topics) -> str:
 
 def _no_topics(given: object) -> TopologyError:
     return TopologyError(
-        f"source at {caller().origin} takes a topic, several, or a pattern, not {given!r:.100}",
+        f"source at {caller().origin} takes a topic, some topics or a pattern, not {given!r:.100}",
         hint="for example 'orders', ['web', 'shop'] or re.compile('orders-.*')",
     )
 

@@ -242,9 +242,9 @@ class Context(Protocol):
 class Processor(ABC, Generic[K, V, K2, V2]):
     """Handles records one by one, with state and timers; passed to :meth:`Stream.process`.
 
-    State and timers belong to the key of the current record; attributes of the object itself are
-    lost after the batch.  The methods run in Spark's workers, and again for a batch that is
-    repeated after a failure.
+    State and timers belong to the key of the current record or timer; attributes of the object
+    itself are lost after the batch.  The methods run in Spark's workers, and again for a batch that
+    is repeated after a failure.
 
     Examples
     --------
