@@ -95,7 +95,10 @@ def test_each_transaction_ends_once_whenever_the_broker_is_killed(
     for worker in workers:
         worker.start()
     try:
-        for _ in range(kills):
+        for kill in range(1, kills + 1):
+            while len(said.halves) <= 20 * kill:
+                assert all(worker.is_alive() for worker in workers)
+                time.sleep(0.01)
             time.sleep(chance.uniform(0.1, 0.8))
             brokers[-1].kill()
             brokers.append(spawn_broker(tmp_path))
@@ -112,4 +115,3 @@ def test_each_transaction_ends_once_whenever_the_broker_is_killed(
         for half, how in said.halves.values():
             assert end(wire, half, how) == 0
         assert Counter(bodies(wire)) == Counter(wanted)
-    assert len(said.halves) > 20 * kills
