@@ -50,8 +50,12 @@ class Module:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All that it consists of."""
-        return list(ast.walk(ast.parse("\n".join(self.lines))))
+        """The module and all of its statements: expressions hold nothing that is counted."""
+        found: list[ast.AST] = [ast.parse("\n".join(self.lines))]
+        for node in found:
+            for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+                found += getattr(node, name, ())
+        return found
 
     @property
     def code(self) -> int:
