@@ -53,7 +53,9 @@ def played(folder: Path) -> Iterator[Stage]:
 def whole(folder: Path) -> Iterator[Stage]:
     """A worker with hosts, engine and broker; one engine for all cases."""
     hosts = HostSettings(call_timeout=5.0, probe_interval=0, modules=(_CHAOS,))
-    times = quick_settings(start_timeout="60 s", graceful_timeout="5 s", kill_timeout="2 s")
+    times = quick_settings(
+        start_timeout="60 s", graceful_timeout="5 s", kill_timeout="2 s", call_timeout="5 s"
+    )
 
     def make(address: str) -> DataPlane:
         launcher = ProcessLauncher(folder / "run", hosts)
