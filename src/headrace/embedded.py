@@ -32,7 +32,7 @@ class BrokerAddress:
 
 
 def broker_folder(data_dir: Path) -> Path:
-    """Name the folder of the broker's own files.
+    """Return the folder of the broker's own files.
 
     >>> broker_folder(Path(".headrace")).as_posix()
     '.headrace/broker'
@@ -41,7 +41,7 @@ def broker_folder(data_dir: Path) -> Path:
 
 
 def running_broker(data_dir: Path) -> BrokerAddress | None:
-    """Find the broker that runs on a data folder, if there is one that answers."""
+    """Return the broker that runs on a data folder, or None if none answers."""
     try:
         fields = json.loads(_address_file(data_dir).read_text())
         found = BrokerAddress(str(fields["address"]), int(fields["pid"]))
@@ -52,7 +52,7 @@ def running_broker(data_dir: Path) -> BrokerAddress | None:
 
 @contextlib.contextmanager
 def address_published(data_dir: Path, address: str, pid: int) -> Iterator[None]:
-    """Let other commands find a broker for as long as the context lasts."""
+    """Publish a broker's address to other commands for as long as the context lasts."""
     file = _address_file(data_dir)
     text = json.dumps(asdict(BrokerAddress(address, pid)))
     written = file.with_name(f"{file.name}.{os.getpid()}")

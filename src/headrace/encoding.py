@@ -184,7 +184,7 @@ def _not_plain(value: object) -> SerializationError:
 
 
 def _packs(values: Iterable[Any]) -> bool:
-    """Tell whether MessagePack gives dicts and lists back as they are, level by level."""
+    """Return whether MessagePack preserves dicts and lists as they are, level by level."""
     level = list(values)
     for _ in range(_DEEPEST):
         dicts = [value for value in level if type(value) is dict]

@@ -57,7 +57,7 @@ class Failpoint:
 
 class _Armed(Protocol):
     def hit(self, name: str) -> str | None:
-        """Count a hit; give what is to happen, if it is due."""
+        """Count a hit, and return what is to happen if it is due."""
 
 
 class _Here:

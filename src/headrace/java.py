@@ -68,7 +68,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Find a Java of 17 or newer.
+    """Return a Java of version 17 or newer.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def use_java() -> Java:
-    """Find a Java and set ``JAVA_HOME`` so that Spark's launcher takes it.
+    """Find a Java, and set ``JAVA_HOME`` so that Spark's launcher takes it.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def _write_executable(path: Path, text: str) -> None:
 
 
 def main() -> int:
-    """Say which Java Spark would run on; exit status 1 when there is none."""
+    """Print which Java Spark would run on, and return exit status 1 if there is none."""
     try:
         java = find_java()
     except JavaNotFoundError as error:

@@ -18,15 +18,15 @@ def boot_time() -> float:
 class LeaseTerm:
     """How long a lease is held, counted from the question whose answer renewed it last.
 
-    One that was not asked for in time is lost, as somebody else may have had it since: no answer
-    counts any more until it was ended.
+    A lease that was not asked for in time is lost, as somebody else may have had it since: no
+    answer counts any more until :meth:`end` was called.
 
     Parameters
     ----------
     length
         Seconds for which it is held.
     clock
-        Gives the time in seconds; None: :func:`boot_time`.
+        Returns the time in seconds; None means :func:`boot_time`.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class LeaseTerm:
         return self._asked + self.length
 
     def end(self) -> None:
-        """Be held no more: the next answer begins it again."""
+        """End the term: the next answer begins it again."""
         self._asked = -math.inf
 
     def renew(self, asked: float) -> None:

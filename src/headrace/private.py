@@ -23,7 +23,7 @@ _OF_ROOT: Final = 0
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches an address.
+    """Return whether an address can be reached from this machine only.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def users_folder(name: str) -> Path:
 
 
 def is_private(path: Path) -> bool:
-    """Tell whether a file or folder is there that nobody but this user, or root, can have made.
+    """Return whether a path exists, and nobody but this user, or root, can have made it.
 
     Its own folder counts as well: who may write there can put another file in its place.
 
@@ -146,7 +146,7 @@ def _owners_only(path: str, flags: int) -> int:
 
 
 def _problem(path: Path) -> str:
-    """Say how somebody else could have made what lies at a path; empty: they could not."""
+    """Return how somebody else could have made what lies at a path; empty if they could not."""
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
         return "it is a link"

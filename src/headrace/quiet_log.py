@@ -52,7 +52,7 @@ class QuietLog:
         self._kinds: dict[str, _Kind] = {}
 
     def warning(self, text: str, *values: object, error: BaseException | None = None) -> bool:
-        """Write a line unless there were enough of its kind; tells whether it did."""
+        """Write a line unless there were enough of its kind, and return whether it was written."""
         now = self._clock()
         kind = self._kinds.get(text)
         if kind is None or now - kind.began >= self._period:

@@ -12,14 +12,14 @@ _OWN_FOLDER = str(Path(__file__).parent)
 
 
 def is_ours(filename: str) -> bool:
-    """Tell whether a file belongs to this package."""
+    """Return whether a file belongs to this package."""
     return filename.startswith(_OWN_FOLDER)
 
 
 def user_line(error: BaseException, function: Callable[..., Any] | None = None) -> str | None:
-    """Name the line of the user's program that raised, with its text.
+    """Return the line of the user's program that raised, with its text.
 
-    None where no code of the user's took part, as in a sum of texts.
+    It is None where no code of the user took part, as in a sum of texts.
     """
     return _line(traceback.extract_tb(error.__traceback__), function)
 
@@ -27,7 +27,7 @@ def user_line(error: BaseException, function: Callable[..., Any] | None = None) 
 def line_of_stack(
     frame: FrameType | None, function: Callable[..., Any] | None = None
 ) -> str | None:
-    """Name the line of the user's program that a thread is at, by its innermost frame."""
+    """Return the line of the user's program that a thread is at, by its innermost frame."""
     frames = traceback.StackSummary.extract(traceback.walk_stack(frame))[::-1]
     ours = [at for at, one in enumerate(frames) if is_ours(one.filename)]
     # Whoever called us is not the user: Spark's worker, for example.

@@ -77,12 +77,12 @@ class QueueLocks:
                 del self._locks[group, queue]
 
     def holder(self, group: str, queue: tuple[str, int], *, now: float) -> str:
-        """Name the client of a group that holds a queue; empty where none does."""
+        """Return the client of a group that holds a queue, or an empty string if none does."""
         lock = self._locks.get((group, queue))
         return "" if lock is None or lock.expires <= now else lock.client
 
     def holds_any(self, group: str, *, now: float) -> bool:
-        """Tell whether any client of a group holds a lock: then the group consumes in order."""
+        """Return whether any client of a group holds a lock: then the group consumes in order."""
         return any(name == group and lock.expires > now for (name, _), lock in self._locks.items())
 
 
@@ -239,13 +239,13 @@ class ClientRegistry:
     def unregister(
         self, peer: int, *, producer_group: str | None, consumer_group: str | None
     ) -> list[Notify]:
-        """Let a client leave groups."""
+        """Remove a client from groups."""
         if producer_group:
             self._leave_producers(producer_group, peer)
         return self._leave_consumers(consumer_group, peer) if consumer_group else []
 
     def disconnect(self, peer: int) -> list[Notify]:
-        """Let the client of a closed connection leave all its groups."""
+        """Remove the client of a closed connection from all its groups."""
         joined = self._of(peer)
         for name in list(joined.producers):
             self._leave_producers(name, peer)
@@ -256,7 +256,7 @@ class ClientRegistry:
         return notices
 
     def expire(self, *, now: float) -> list[Notify]:
-        """Let clients that have been silent for too long leave."""
+        """Remove clients that have been silent for too long."""
         silent = {
             member.peer
             for members in [*self._producers.values(), *(g.members for g in self.groups())]

@@ -125,7 +125,7 @@ class _Level:
 
 
 class Scheduler:
-    """Says what is due.
+    """Rules that decide which delayed messages and timers are due.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class Scheduler:
         return line.known, max(0, most - len(line.waiting))
 
     def stored(self, level: int, messages: Iterable[tuple[int, int]]) -> None:
-        """Hear of a level's next messages: offset and store time of each."""
+        """Note the offset and store time of each of a level's next messages."""
         line = self._levels[level]
         for offset, at in messages:
             if offset >= line.known:
@@ -189,12 +189,12 @@ class Scheduler:
                 line.known = offset + 1
 
     def lost(self, level: int, first: int) -> None:
-        """Hear that a level's messages before an offset are gone."""
+        """Note that a level's messages before an offset are gone."""
         line = self._levels[level]
         line.known = max(line.known, first)
 
     def timers(self, found: Iterable[tuple[int, int]], scanned: int) -> None:
-        """Hear of timers, each with time and offset, and where to look next."""
+        """Note timers, each with its time and offset, and where to look next."""
         before, cursor = self._progress.scanned, self._progress.cursor
         for due, offset in found:
             if offset >= before or (due, offset) > cursor:
@@ -211,7 +211,7 @@ class Scheduler:
         return min(dues, default=None)
 
     def plan(self, now: int, limit: int) -> DeliveryPlan:
-        """Take out what is due, about ``limit`` messages at most; tell when it was delivered."""
+        """Return what is due, about ``limit`` messages at most, and the progress after it."""
         levels = {}
         for level, line in self._levels.items():
             count = _count_due(line, now, limit)
@@ -252,7 +252,7 @@ class Scheduler:
         )
 
     def delivered(self, plan: DeliveryPlan) -> None:
-        """Hear that a plan's messages were delivered."""
+        """Note that a plan's messages were delivered."""
         for level, (_, last) in plan.levels.items():
             waiting = self._levels[level].waiting
             while waiting and waiting[0][0] < last:
@@ -319,7 +319,7 @@ class DelayedDelivery:
         core.store.hold(self._keep_from)
 
     def wake(self) -> None:
-        """Look for what was parked; called on the loop."""
+        """Wake the search for parked messages; called on the loop."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -397,7 +397,7 @@ class DelayedDelivery:
         return msgspec.json.decode(message.body, type=DeliveryProgress)
 
     def _look(self) -> bool:
-        """Tell the scheduler of messages that it does not know; whether there may be more."""
+        """Pass new messages to the scheduler, and return whether there may be more."""
         more = False
         for level in range(1, len(self._lines) + 1):
             first, count = self.scheduler.wanted(level, _MOST_AT_ONCE)

@@ -64,7 +64,7 @@ class Draft:
         return replace(self, properties=kept)
 
     def parked(self, topic: str, queue_id: int) -> Self:
-        """Let the message wait in another topic, with a note of where it belongs."""
+        """Return a draft that waits in another topic, with a note of where it belongs."""
         noted = self.having({REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id)})
         return replace(noted, topic=topic, queue_id=queue_id)
 

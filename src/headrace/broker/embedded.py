@@ -83,7 +83,7 @@ class EmbeddedBroker:
         return self._address
 
     def statistics(self) -> BrokerStatistics:
-        """Tell what the broker holds and has done."""
+        """Return what the broker holds and has done."""
         assert self._loop is not None
 
         async def ask() -> BrokerStatistics:
@@ -167,7 +167,7 @@ class BrokerProcess:
         return self.process.pid
 
     def stop(self, patience: timedelta = timedelta(seconds=30)) -> None:
-        """Ask the broker to stop and wait for it; one that takes too long is killed."""
+        """Stop the broker and wait for it; one that takes too long is killed."""
         if self.process.poll() is None:
             self.process.terminate()
         try:

@@ -238,7 +238,7 @@ class ConsumerOffsets:
         return _copied(self._table)
 
     def replace(self, table: Mapping[str, Mapping[str, Mapping[int, int]]]) -> None:
-        """Have exactly these offsets."""
+        """Replace all offsets with these."""
         self._table = _copied(table)
         self.version += 1
 
@@ -256,7 +256,7 @@ class ConsumerOffsets:
         self.version += 1
 
     def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Let the group begin elsewhere; a reset that waits to be heard of leads there, too."""
+        """Move the group to another offset, which also becomes the goal of a pending reset."""
         if (group, topic, queue_id) in self._resets:
             self._resets[group, topic, queue_id] = _Reset(offset)
         self._set(group, topic, queue_id, offset)

@@ -80,7 +80,7 @@ def sent_back(message: StoredMessage, asked: SendBackRequest) -> Draft:
 
 
 def is_dead(reconsume_times: int, most_times: int, *, in_order: bool) -> bool:
-    """Tell whether a message that a consumer sends to its retry topic itself goes no further.
+    """Return whether a message is dead that a consumer itself sends to its retry topic.
 
     A group that consumes in order sends one only when it has given up.
 
@@ -110,7 +110,7 @@ class SendHeader:
 
 
 def is_special(topic: str, sys_flag: int, properties: str) -> bool:
-    r"""Tell whether a rule may apply to a message: most take the short way.
+    r"""Return whether a rule may apply to a message: most messages take the short way.
 
     >>> is_special("lines", 0, "KEYS\x01k\x02"), is_special("lines", 0, "DELAY\x013\x02")
     (False, True)
@@ -163,7 +163,7 @@ def _retry(core: Core, draft: Draft, sending: SendHeader) -> Draft:
 
 
 def _transaction(_core: Core, draft: Draft, _sending: SendHeader) -> Draft:
-    """Let half messages wait for their producer's word."""
+    """Hold half messages until their producer decides."""
     return half_draft(draft) if is_half(draft) else draft
 
 

@@ -181,7 +181,7 @@ class BrokerServer:
         return self._running().address
 
     def statistics(self) -> BrokerStatistics:
-        """Tell what the broker holds and has done."""
+        """Return what the broker holds and has done."""
         core = self._running()
         assert self._dispatch is not None
         groups = {group.name for group in core.clients.groups()} | set(core.offsets.groups())

@@ -133,7 +133,7 @@ class StaticTopics:
         return self._details.get(topic)
 
     def info(self, topic: str) -> MappingInfo | None:
-        """Tell which queues of a topic are here now, None when it is not static."""
+        """Return which queues of a topic are here now, or None if it is not static."""
         detail = self._details.get(topic)
         if detail is None:
             return None
@@ -152,13 +152,13 @@ class StaticTopics:
         )
 
     def infos(self) -> dict[str, MappingInfo]:
-        """Tell which queues of each static topic are here now."""
+        """Return which queues of each static topic are here now."""
         return {topic: info for topic in self._details if (info := self.info(topic)) is not None}
 
     def merged(
         self, detail: MappingDetail, *, queues: int | None = None, force: bool = False
     ) -> MappingDetail:
-        """Judge a new mapping of a topic, or a later one; give what to :meth:`put`.
+        """Check a new mapping of a topic, or a later one, and return the one to :meth:`put`.
 
         Parameters
         ----------
@@ -193,7 +193,7 @@ class StaticTopics:
             self.version += 1
 
     def locate(self, topic: str, global_id: int) -> LogicalQueue | None:
-        """Find a queue on this broker; None when the topic is not static.
+        """Return a queue on this broker, or None if the topic is not static.
 
         A negative id stands for any queue that is here.
 

@@ -187,7 +187,7 @@ class TopicTable:
         return config
 
     def replace(self, configs: Iterable[TopicConfig]) -> None:
-        """Have exactly these topics beside the broker's own ones."""
+        """Replace all topics but the broker's own ones with these."""
         self._topics = self._system | {config.topic_name: config for config in configs}
         self.version += 1
 

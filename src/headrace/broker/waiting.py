@@ -36,7 +36,7 @@ class Mailbox:
         self._waking = False
 
     def post(self, call: Callable[[], None]) -> None:
-        """Have the loop make a call soon; any thread may ask."""
+        """Schedule a call on the loop, from any thread."""
         self._calls.append(call)
         if not self._waking:
             self._waking = True
@@ -102,7 +102,7 @@ class Appends:
             self._loop.call_soon(self.submit)
 
     def submit(self) -> None:
-        """Hand over what was gathered."""
+        """Submit the gathered appends to the store."""
         gathered, self._gathered = self._gathered, []
         if not gathered:
             return
@@ -189,7 +189,7 @@ class LongPolls:
         return len(self._by_owner.get(owner, ()))
 
     def add(self, queues: Iterable[Queue], *, owner: int, wake: Callable[[], None]) -> Poll:
-        """Let a request wait."""
+        """Register a request that waits."""
         poll = Poll(tuple(queues), owner, wake)
         for queue in poll.queues:
             self._by_queue.setdefault(queue, {})[poll] = None

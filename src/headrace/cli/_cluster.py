@@ -145,7 +145,7 @@ def option_parameter(name: str, annotation: Any, default: Any = None) -> inspect
 def signed(
     command: Callable[..., None], parameters: Iterable[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Have typer see these parameters of a command."""
+    """Make typer see these parameters of a command."""
     shown = inspect.Signature(list(parameters))
     command.__signature__ = shown  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in shown.parameters.values()}

@@ -49,7 +49,7 @@ class CheckResult:
 
 
 def find_all(settings: JobSettings) -> list[CheckResult]:
-    """Look at everything that a job needs on this machine."""
+    """Check everything that a job needs on this machine."""
     return [
         python(),
         java(),
@@ -64,7 +64,7 @@ def find_all(settings: JobSettings) -> list[CheckResult]:
 
 
 def python() -> CheckResult:
-    """Look at the interpreter."""
+    """Check the interpreter."""
     version = ".".join(map(str, sys.version_info[:3]))
     text = f"{version} ({sys.executable})"
     if sys.version_info < _MINIMUM_PYTHON:
@@ -84,7 +84,7 @@ def java() -> CheckResult:
 
 
 def spark() -> CheckResult:
-    """Look at PySpark, and for a Spark of the system that would be taken instead."""
+    """Check PySpark, and look for a Spark of the system that would be used instead."""
     try:
         version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
@@ -101,7 +101,7 @@ def spark() -> CheckResult:
 
 
 def class_archive() -> list[CheckResult]:
-    """See whether there is an archive of classes with which Spark starts faster."""
+    """Check whether there is an archive of classes with which Spark starts faster."""
     from headrace.java import find_java
     from headrace.private import is_private
 
@@ -135,7 +135,7 @@ def libraries() -> list[CheckResult]:
 
 
 def broker(settings: JobSettings) -> CheckResult:
-    """Ask the broker that the settings name for its cluster."""
+    """Check that the broker that the settings name answers."""
     from headrace.embedded import running_broker
 
     address = settings.namesrv
@@ -169,7 +169,7 @@ def _ask_broker(address: str, settings: JobSettings) -> CheckResult:
 
 
 def ports() -> CheckResult:
-    """See whether ports can be opened on loopback, and whether the broker's usual one is free."""
+    """Check whether ports can be opened on loopback, and whether the broker's usual one is free."""
     if problem := _cannot_listen(0):
         hint = "Allow local connections on 127.0.0.1: Spark and the embedded broker need them."
         return CheckResult("ports", "wrong", f"No port can be opened on 127.0.0.1: {problem}", hint)
@@ -192,7 +192,7 @@ def _cannot_listen(port: int) -> str | None:
 
 
 def disk(data_dir: Path) -> CheckResult:
-    """See whether the data folder can be written, and how much fits."""
+    """Check whether the data folder can be written, and how much fits."""
     folder = data_dir.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -214,7 +214,7 @@ def disk(data_dir: Path) -> CheckResult:
 
 
 def shared_memory() -> CheckResult:
-    """See how much room there is for Spark's scratch files in memory."""
+    """Check how much room there is for Spark's scratch files in memory."""
     subject = "scratch"
     if not _SHARED_MEMORY.is_dir():
         hint = "Batches take longer without it; nothing else changes."
@@ -231,7 +231,7 @@ _MARKS = {"good": ("✓", "green"), "doubtful": ("!", "yellow"), "wrong": ("✗"
 
 
 def doctor() -> None:
-    """Look at Python, Java, Spark, the broker, ports and disk; exit status 1 when one is wrong."""
+    """Check Python, Java, Spark, the broker, ports and disk; exit status 1 when one is wrong."""
     findings = find_all(settings_from())
     console = terminal()
     for finding in findings:

@@ -115,7 +115,7 @@ def give_job(
     job: JobName,
     account: Annotated[str, typer.Argument(help="The access key of its new owner.")],
 ) -> None:
-    """Hand a job over to another account, and fence off its driver. Only an admin can."""
+    """Hand a job over to another account, and fence off its driver. Only an admin can do this."""
     from headrace.client import Jobs
     from headrace.protocol.transactions import COMMIT_TOPIC_SUFFIX, OpenRequest
     from headrace.runtime.jobs.journal import standing_of_job

@@ -208,7 +208,7 @@ async def print_queues(client: Client, positions: Mapping[MessageQueue, int]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TopicReading:
-    """Says how a topic is read: where that begins and ends, and whether only committed."""
+    """How a topic is read: where reading begins and ends, and whether only committed messages."""
 
     first: bool
     until_end: bool

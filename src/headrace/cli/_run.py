@@ -201,7 +201,7 @@ class _Limit:
 
     @contextlib.contextmanager
     def told(self, name: str) -> Iterator[None]:
-        """Name the whole limit where the rest of it was not enough."""
+        """Report the whole limit where the rest of it was not enough."""
         try:
             yield
         except RequestTimeoutError as error:

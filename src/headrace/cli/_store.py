@@ -40,7 +40,7 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
 ) -> None:
-    """Say what is damaged in a store, by file and offset; exit status 1 when anything is.
+    """Report what is damaged in a store, by file and offset; exit status 1 when anything is.
 
     It changes nothing.  A broker may have the store open: what it writes meanwhile is left out.
     """
@@ -97,7 +97,7 @@ def repair(
 
 
 def _store_folder(folder: Path) -> Path:
-    """Find the store in a data folder, or take the folder itself."""
+    """Return the store in a data folder, or the folder itself."""
     from headrace.embedded import broker_folder
 
     for place in (folder, folder / "store", broker_folder(folder) / "store"):

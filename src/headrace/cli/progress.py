@@ -163,7 +163,7 @@ def line_of(progress: JobProgress) -> str:
 
 
 def ending_of(progress: JobProgress) -> str:
-    """Say how far a stopped job has come."""
+    """Return a sentence about how far a stopped job has come."""
     if not progress.epoch:
         return "Stopped before it began."
     batch = f"batch {progress.batch:,}" if progress.groups == 1 else f"{progress.batch:,} batches"

@@ -222,7 +222,7 @@ class BrokerConnection(asyncio.Protocol):
 
 
 def _limit_silence(connected: Any, seconds: float) -> None:
-    """Have the system end a connection whose other end takes nothing for ``seconds``.
+    """Make the system end a connection whose other end takes nothing for ``seconds``.
 
     Otherwise it retries for a quarter of an hour, with longer and longer pauses, and notices late
     that the network works again; a new connection would work at once.

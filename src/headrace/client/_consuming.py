@@ -130,7 +130,7 @@ class SendBack(AsyncProducer):
     async def give_back(
         self, queue: MessageQueue, message: StoredMessage, outcome: deliveries.Outcome
     ) -> None:
-        """Have a message delivered again later, or make it a dead letter.
+        """Send a message back for another delivery later, or make it a dead letter.
 
         Raises
         ------
@@ -248,7 +248,7 @@ class MessageProcessing:
         self._numbers = itertools.count()
 
     async def hear(self, message: StoredMessage) -> Heard:
-        """Call the listener, and count how it went."""
+        """Call the listener, and count the outcome."""
         counts, number = self.counts, next(self._numbers)
         counts.running[number] = time.monotonic()
         try:
@@ -290,7 +290,7 @@ class Workers(Protocol):
     """Processes what is read."""
 
     def start(self, process: ProcessQueue) -> None:
-        """Look after a queue from now on."""
+        """Start to process a queue."""
         ...
 
     def ready(self, process: ProcessQueue, count: int) -> None:
@@ -323,7 +323,7 @@ class ConcurrentWorkers:
         ]
 
     def start(self, process: ProcessQueue) -> None:
-        """Look after a queue: all workers look after all queues."""
+        """Do nothing: all workers process all queues."""
 
     def ready(self, process: ProcessQueue, count: int) -> None:
         """Take ``count`` more messages of a queue."""
@@ -389,7 +389,7 @@ class OrderedWorkers:
         self._stopping = timedelta(seconds=30)
 
     def start(self, process: ProcessQueue) -> None:
-        """Look after a queue as soon as its earlier work has ended."""
+        """Start to process a queue as soon as its earlier work has ended."""
         before = [t for p, t in self._tasks.items() if p.queue == process.queue]
         self._arrived[process] = asyncio.Event()
         task = self._tasks[process] = watched_task(

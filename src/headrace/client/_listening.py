@@ -24,7 +24,7 @@ Listener = Callable[["StoredMessage"], "Outcome | Awaitable[Outcome]"]
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Says how a call of the listener ended."""
+    """How a call of the listener ended."""
 
     outcome: Outcome = None
     failed: bool = False

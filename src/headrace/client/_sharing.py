@@ -90,7 +90,7 @@ class Sharing:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def leave(self) -> None:
-        """Tell the brokers that this member goes."""
+        """Tell the brokers that this member leaves."""
         try:
             await self._membership.leave()
         except HeadraceError as error:

@@ -384,7 +384,7 @@ class AsyncAdmin(GroupAdministration):
     async def messages_by_key(
         self, topic: str, key: str, *, limit: int = 32, since: datetime | None = None
     ) -> list[StoredMessage]:
-        """Find messages of a topic by one of their keys, the newest first."""
+        """Return the messages of a topic that have a key, the newest first."""
         ext = {
             "topic": topic,
             "key": key,

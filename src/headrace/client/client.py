@@ -156,9 +156,9 @@ class AsyncClient(Openable):
         )
 
     def on_request(self, code: int, handler: ServerHandler) -> Callable[[], None]:
-        """Have a handler called with the requests of this code that servers send.
+        """Register a handler for the requests with this code that servers send.
 
-        The first handler that has an answer gives it.  Call the returned function to end this.
+        The first handler that has an answer sends it.  The returned function unregisters this one.
         """
         handlers = self._handlers.setdefault(code, [])
         handlers.append(handler)
@@ -344,7 +344,7 @@ class AsyncClient(Openable):
         self._expected.update(topics)
 
     def forget_route(self, topic: str) -> None:
-        """Ask for the route of a topic anew when it is needed next."""
+        """Forget the route of a topic, so that the next use asks for it anew."""
         self._own_session().routes.pop(topic, None)
 
     async def queues(
@@ -375,7 +375,7 @@ class AsyncClient(Openable):
         return holder
 
     async def cluster_info(self) -> ClusterInfo:
-        """Ask the name server for all brokers and clusters."""
+        """Return all brokers and clusters that the name server knows."""
         answer = await self.ask_name_server(lambda: Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         info = loads(answer.payload, ClusterInfo)
         self._own_session().learn(info.broker_addr_table.values())

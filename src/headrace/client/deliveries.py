@@ -115,7 +115,7 @@ class Delivery:
         self._settle(None)
 
     def retry(self, delay: timedelta | None = None, *, level: int = 0) -> None:
-        """Have the message delivered again: see ``Retry``."""
+        """Ask for another delivery of the message: see ``Retry``."""
         self._settle(Retry(delay, level))
 
     def dead_letter(self) -> None:

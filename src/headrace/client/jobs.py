@@ -100,7 +100,7 @@ class AsyncJobs(Openable):
         return answer
 
     async def plan(self, request: transactions.PlanRequest) -> transactions.PlanAnswer:
-        """Ask where the job stands and how far its next batch may read."""
+        """Return where the job stands and how far its next batch may read."""
         wait = timedelta(milliseconds=request.wait)
         answer = await self._ask(
             RequestCode.PLAN_BATCH, request, transactions.PlanAnswer, wait=wait
@@ -109,7 +109,7 @@ class AsyncJobs(Openable):
         return answer
 
     async def stage(self, target: StageTarget, chunk: int, body: Buffer) -> None:
-        """Hand over messages that stay invisible until a commit names them.
+        """Stage messages that stay invisible until a commit names them.
 
         Parameters
         ----------

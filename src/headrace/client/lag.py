@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class JobStanding(msgspec.Struct, frozen=True):
-    """Says where a job stands."""
+    """Where a job stands."""
 
     commit_topic: str
     #: Names its newest driver.
@@ -151,7 +151,7 @@ async def topics_of_group(client: AsyncClient, group: str) -> list[str]:
 
 
 async def connections_of_group(client: AsyncClient, group: str) -> list[ConsumerConnections]:
-    """Ask every broker for a group's members; those that know none are left out."""
+    """Return a group's members on each broker that knows any."""
     found = []
     for broker in await client.brokers():
         answer = await client.ask_broker(

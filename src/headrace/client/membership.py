@@ -113,7 +113,7 @@ class Membership:
         return list(groups.average_rule(queues, members, self.role.client_id))
 
     async def leave(self) -> None:
-        """Tell the brokers that this member goes."""
+        """Tell the brokers that this member leaves."""
         self._stop_listening()
         ext = {"clientID": self.role.client_id, "consumerGroup": self.role.group}
         for broker in await self._brokers():

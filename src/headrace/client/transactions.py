@@ -69,11 +69,11 @@ class Transaction:
         return self.sent.message_id
 
     def commit(self) -> None:
-        """Have the message shown."""
+        """Make the message visible to consumers."""
         self.state = _COMMIT
 
     def rollback(self) -> None:
-        """Have the message dropped."""
+        """Drop the message."""
         self.state = _ROLLBACK
 
     def leave_open(self) -> None:
@@ -237,7 +237,7 @@ class AsyncTransactionProducer(AsyncProducer):
         return Transaction(message, sent)
 
     async def end(self, half: Transaction) -> None:
-        """Tell the broker once how a transaction ended; a broker that did not hear it asks."""
+        """Tell the broker once how a transaction ended; a broker that misses this asks."""
         sent = half.sent
         _, position = decode_offset_id(sent.offset_id)
         fields = {

@@ -91,7 +91,7 @@ class Expression:
         return Expression(Call(function, (node_of(other), self.node)))
 
     def named(self, name: str) -> Expression:
-        """Name the result's column."""
+        """Return the expression with a name for the result's column."""
         return Expression(self.node, name)
 
     def __add__(self, other: Any) -> Expression:
@@ -160,19 +160,19 @@ class Expression:
         return self._call("not")
 
     def is_null(self) -> Expression:
-        """Tell where there is no value."""
+        """Test whether there is no value."""
         return self._call("is_null")
 
     def is_not_null(self) -> Expression:
-        """Tell where there is a value."""
+        """Test whether there is a value."""
         return self._call("is_not_null")
 
     def is_in(self, values: Iterable[Any]) -> Expression:
-        """Tell where the value is one of these; null for a null, unless None is among them."""
+        """Test whether the value is one of these; null for a null, unless None is among them."""
         return self._call("is_in", *values)
 
     def between(self, low: Any, high: Any) -> Expression:
-        """Tell where the value lies between two others or is one of them."""
+        """Test whether the value lies between two others or is one of them."""
         within = (self._call("greater_equal", low).node, self._call("less_equal", high).node)
         return Expression(Call("and", within))
 
@@ -193,19 +193,19 @@ class Expression:
         return self._call("length")
 
     def contains(self, text: str) -> Expression:
-        """Tell where text contains this."""
+        """Test whether text contains this."""
         return self._call("contains", text)
 
     def starts_with(self, text: str) -> Expression:
-        """Tell where text begins with this."""
+        """Test whether text begins with this."""
         return self._call("starts_with", text)
 
     def ends_with(self, text: str) -> Expression:
-        """Tell where text ends with this."""
+        """Test whether text ends with this."""
         return self._call("ends_with", text)
 
     def like(self, pattern: str) -> Expression:
-        """Tell where text matches an SQL pattern: ``%`` is any text, ``_`` one character."""
+        """Test whether text matches an SQL pattern: ``%`` is any text, ``_`` one character."""
         return self._call("like", pattern)
 
     def replace(self, old: str, new: str) -> Expression:
@@ -237,7 +237,7 @@ class Expression:
 
 
 def col(name: str) -> Expression:
-    """Name a column.
+    """Return the expression for a column.
 
     A stream of single values, such as lines of text, has one column, ``value``.
 

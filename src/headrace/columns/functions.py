@@ -500,6 +500,6 @@ def filtered(node: Node, batch: pa.RecordBatch) -> pa.Array:
 
 
 def types_of(columns: Mapping[str, Node], schema: Schema) -> Schema:
-    """Find the types that expressions give, by computing them for no record."""
+    """Return the types of the results of expressions, found by computing them for no record."""
     batch, _ = exploded(list(columns.items()), schema.without_rows())
     return Schema(tuple(zip(batch.schema.names, batch.schema.types, strict=True)))

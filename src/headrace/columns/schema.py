@@ -43,7 +43,7 @@ class Schema:
 
     @classmethod
     def of(cls, hint: Any) -> Schema | None:
-        """Find the columns of a type; None where it has none.
+        """Return the columns of a type, or None if it has none.
 
         Examples
         --------

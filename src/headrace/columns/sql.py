@@ -77,7 +77,7 @@ def _refused(node: Any, why: str) -> TopologyError:
 
 
 def _unknown(item: Any) -> str:
-    """Say what is not known about an item."""
+    """Return the text of the error about an item that ``sql()`` does not know."""
     kind = type(item).__name__
     if kind == "Window":
         return "sql() does not know window functions"

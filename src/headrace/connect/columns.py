@@ -97,7 +97,7 @@ def _quoted(values: pa.StringArray, singly: _Singly) -> pa.StringArray:
 
 
 def any_match(values: pa.StringArray, pattern: str) -> bool:
-    """Tell whether one of some texts has a part that a pattern describes."""
+    """Return whether any of the texts has a part that matches a pattern."""
     return bool(pc.any(pc.match_substring_regex(values, pattern), min_count=0).as_py())
 
 

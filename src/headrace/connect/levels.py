@@ -20,7 +20,7 @@ def known_loggers() -> dict[str, logging.Logger]:
 
 
 def set_level(logger: str, level: int) -> list[str]:
-    """Set the level of a logger and of those below it that there are; give their names.
+    """Set the level of a logger and of the existing ones below it, and return their names.
 
     >>> set_level("doctest.of.levels", logging.WARNING)
     ['doctest.of.levels']
@@ -120,7 +120,7 @@ class Loggers:
         return self._one(name, logger)
 
     def set(self, name: str, level: str) -> list[str]:
-        """Set the level of a logger and of those below it; give their names.
+        """Set the level of a logger and of those below it, and return their names.
 
         Raises
         ------

@@ -48,14 +48,14 @@ class RunningWorker:
         self._hurried = asyncio.Event()
 
     def stop(self) -> None:
-        """Have it end: everything it runs is asked to stop; a second call kills what is left."""
+        """Ask everything that the worker runs to stop; a second call kills what is left."""
         if self._asked.is_set():
             logger.warning("asked to end a second time: what still runs is killed")
             self._hurried.set()
         self._asked.set()
 
     def fail(self, error: BaseException) -> None:
-        """Have it end, as a part of it has ended by an error."""
+        """End the worker, as a part of it has ended with an error."""
         self.failure = self.failure or error
         self._asked.set()
 
@@ -79,7 +79,7 @@ class RunningWorker:
 
 @contextlib.asynccontextmanager
 async def joined_cluster(client: AsyncClient, settings: WorkerSettings) -> AsyncIterator[Cluster]:
-    """Be a member of the cluster of workers that the settings name, until the block is left.
+    """Join the cluster of workers that the settings name, until the block is left.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ async def joined_cluster(client: AsyncClient, settings: WorkerSettings) -> Async
 
 
 def _is_heir(settings: WorkerSettings) -> bool:
-    """Tell whether this worker's folder was the one of its last life.
+    """Return whether this folder was this worker's in its last life.
 
     What an earlier worker has left in a folder is ended before the next one begins there.
     """

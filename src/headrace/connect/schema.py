@@ -68,7 +68,7 @@ class Type(StrEnum):
 
 
 class _NoDefault:
-    """Tells "no default" from the default ``None``."""
+    """Marker that distinguishes "no default" from the default ``None``."""
 
     __slots__ = ()
 

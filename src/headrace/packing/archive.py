@@ -262,7 +262,7 @@ def platform_of() -> dict[str, str]:
 
 
 def _is_of_python(name: str, file: Path) -> bool:
-    """Tell whether a module is of the standard library, which has some whose names it hides."""
+    """Return whether a module is of the standard library, even if it is not listed there."""
     return name in sys.stdlib_module_names or file.parent == Path(sysconfig.get_path("stdlib"))
 
 
@@ -432,7 +432,7 @@ def _appearing_as(output: Path) -> Iterator[Path]:
 
 @contextmanager
 def _told_of(output: Path, written: Path) -> Iterator[None]:
-    """Name the output where what is written cannot be written; what is read names itself."""
+    """Name the output in errors of writing it; errors of reading name what was read."""
     try:
         yield
     except OSError as error:

@@ -82,7 +82,7 @@ def _backend(sources: Path) -> str:
 
 
 def _is_importable(name: str) -> bool:
-    """Tell whether a module's package is installed; one that only the project has is not."""
+    """Return whether a module's package is installed; one that only the project has is not."""
     return importlib.util.find_spec(name.partition(":")[0].partition(".")[0]) is not None
 
 
@@ -177,7 +177,7 @@ def requirement_closure(
     names
         Distributions, with extras where they are wanted: ``httpx[http2]``.
     find
-        Gives the installed distribution of a name.
+        Returns the installed distribution of a name.
 
     Raises
     ------

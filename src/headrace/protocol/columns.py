@@ -47,7 +47,7 @@ def property_column(properties: pa.BinaryArray, name: str) -> pa.BinaryArray:
 
 
 def rows_with_others(properties: pa.BinaryArray, known: Collection[bytes]) -> Int64s:
-    r"""Find the messages that may have properties of other names than those that are known.
+    r"""Return the messages that may have properties other than those that are known.
 
     >>> raw = pa.array([b"WAIT\x01true\x02", b"", b"WAIT\x01true\x02colour\x01red\x02"], pa.binary())
     >>> rows_with_others(raw, [b"WAIT"]).tolist()

@@ -517,7 +517,7 @@ def sign(command: Command, credentials: Credentials) -> None:
 
 
 def is_signed_with(command: Command, secret_key: str) -> bool:
-    """Tell whether a request carries the signature that the secret key makes."""
+    """Return whether a request carries the signature that the secret key makes."""
     given = command.ext.get(SIGNATURE, "")
     right = signature(command.ext, command.payload, secret_key)
     # In constant time: how far they agree must not show.
@@ -525,7 +525,7 @@ def is_signed_with(command: Command, secret_key: str) -> bool:
 
 
 def request_name(code: int) -> str:
-    """Name a request in errors.
+    """Return the name of a request, for errors.
 
     >>> request_name(105), request_name(9999)
     ('GET_ROUTEINFO_BY_TOPIC', 'request 9999')

@@ -106,7 +106,7 @@ class TagColumns:
         return len(self.batch)
 
     def of(self, job: str) -> npt.NDArray[np.bool_]:
-        """Tell which messages have a tag of a job."""
+        """Return which messages have a tag of a job."""
         found = pc.fill_null(pc.equal(self.job, job), fill_value=False)
         return np.asarray(found.to_numpy(zero_copy_only=False), bool)
 
@@ -134,7 +134,7 @@ def _numbers(column: pa.BinaryArray) -> Int64s:
 
 
 class FirstCopies:
-    """Tells the messages of one queue from late repetitions of them.
+    """Filter that tells the messages of one queue from late repetitions of them.
 
     A message is a repetition when its batch and sequence are not above the highest before it in
     the queue, of the same job.  Messages without a tag are never repetitions.
@@ -157,7 +157,7 @@ class FirstCopies:
         return None if place is None else (place >> _SEQUENCE_BITS, place & (2**32 - 1))
 
     def among(self, tags: TagColumns) -> npt.NDArray[np.bool_]:
-        """Tell which of the messages that come next are no repetitions."""
+        """Return which of the messages that come next are not repetitions."""
         first = np.ones(len(tags), bool)
         for job in pc.unique(tags.job).drop_null().to_pylist():
             rows = np.flatnonzero(tags.of(job))
@@ -245,9 +245,9 @@ class CommittedMessages:
         self._copies.among(tags)
 
     def judge(self, tags: TagColumns, committed: Mapping[str, int]) -> Judged:
-        """Say what becomes of the messages that come next.
+        """Decide what becomes of the messages that come next.
 
-        Those that wait must be asked about again: they are not taken note of.
+        Messages that wait must be passed again, as they are not noted.
 
         Parameters
         ----------

@@ -122,7 +122,7 @@ def slices(block: Buffer, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
 
 
 def record_starts(block: Buffer) -> Int64s:
-    """Find where each record of a block begins, by sizes and magic numbers alone.
+    """Return where each record of a block begins, by sizes and magic numbers alone.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def _walked_starts(block: Buffer) -> Int64s:
 
 
 def record_parts(record: memoryview, at: int = 0) -> tuple[int, int, int]:
-    """Find where a single record's body begins, where it ends, and where the topic ends.
+    """Return where a single record's body begins, where it ends, and where the topic ends.
 
     Raises
     ------
@@ -229,7 +229,7 @@ def _require(holds: npt.NDArray[np.bool_], starts: Int64s, what: str) -> None:
 
 
 def locate(block: Buffer, starts: Int64s) -> BlockLayout:
-    """Find the parts of the records that begin at the given places and fill the block.
+    """Locate the parts of the records that begin at the given places and fill the block.
 
     Raises
     ------
@@ -303,7 +303,7 @@ def record_size_at(view: Buffer, position: int) -> int | None:
 
 
 def record_magics(content: bytes, position: int) -> Iterator[int]:
-    """Find the records in bytes from a position of the log on, whether intact or not.
+    """Yield where records are in bytes from a position of the log on, whether intact or not.
 
     A record is one if it has the magic number and names the position where it stands.
     """
@@ -318,7 +318,7 @@ def record_magics(content: bytes, position: int) -> Iterator[int]:
 
 
 def _topic_of(record: Buffer) -> tuple[int, int]:
-    """Find where the topic of a record begins, and where it ends.
+    """Return where the topic of a record begins and where it ends.
 
     Raises
     ------

@@ -61,7 +61,7 @@ def unpack_host(packed: bytes) -> Host:
 
 
 def encode_offset_id(store_host: Host, position: int) -> str:
-    """Name a stored message by its broker's address and its place in the commit log.
+    """Return the id of a stored message: its broker's address and its place in the commit log.
 
     >>> encode_offset_id(("127.0.0.1", 9876), 42)
     '7F00000100002694000000000000002A'

@@ -315,7 +315,7 @@ def write_mini_message(body: Buffer, properties: bytes, flag: int = 0) -> list[B
 
 
 def batch_starts(batch: Buffer) -> list[int]:
-    """Find where each mini message begins.
+    """Return where each mini message begins.
 
     Raises
     ------

@@ -26,7 +26,7 @@ _OF_BROKERS = re.compile(
 
 
 def is_of_brokers(topic: str) -> bool:
-    """Tell topics that RocketMQ's brokers and groups keep for themselves.
+    """Return whether RocketMQ's brokers and groups keep a topic for themselves.
 
     Besides, a cluster and each of its brokers have a topic of their own name.
 
@@ -74,7 +74,7 @@ _ATTRIBUTES = {
 
 
 def keeps_newest(attributes: Mapping[str, str]) -> bool:
-    """Tell whether a topic of such attributes keeps the newest message of each key.
+    """Return whether a topic with such attributes keeps the newest message of each key.
 
     >>> keeps_newest(COMPACTED | {"message.type": "NORMAL"}), keeps_newest({})
     (True, False)

@@ -43,7 +43,7 @@ class Verdict(enum.Enum):
 
 
 def record_key(record: CommitRecord, attempt: int = 0) -> str:
-    """Name what a record may replace when the topic is compacted.
+    """Return a record's key, which names what it may replace when the topic is compacted.
 
     No record has the key of one that could count in its place: nothing is appended twice under one
     key, and of an epoch's commits the latest 64 are kept.
@@ -79,9 +79,9 @@ def newest_known(records: Iterable[CommitRecord | None]) -> int:
 
 
 class CommitReader:
-    """Says what counts of a commit topic that is read from its first record on.
+    """Reader of a commit topic from its first record on, which decides what counts.
 
-    Or from any record that counts: each record names one, see ``CommitRecord.stands_on``.
+    It may also begin at any record that counts: each names one, see ``CommitRecord.stands_on``.
 
     * An *open* counts when its epoch is the next one and it builds on the last batch: the first
       driver that appends it wins.
@@ -288,7 +288,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     of: int = 1
 
     def owns(self, queue: QueueName) -> bool:
-        """Tell whether the job reads a queue: its number decides, shifted by its topic."""
+        """Return whether the job reads a queue: its number decides, shifted by its topic."""
         topic, _, number = queue.rpartition("@")
         return (int(number) + crc32(topic.encode())) % self.of == self.number
 
@@ -397,7 +397,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, kind="close", timestamp=timestamp, **ends)
 
     def repeats(self, stored: CommitRecord, looked_up: Collection[str] = ()) -> bool:
-        """Tell whether this is a stored commit once more.
+        """Return whether this is a repetition of a stored commit.
 
         Its sender may have looked at the clock again, and at what else ``looked_up`` names; all
         else must agree, or another plan of the same batch would take the success of the first for

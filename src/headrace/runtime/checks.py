@@ -162,7 +162,7 @@ def _is_there(job: JobConnection, topic: str) -> bool:
 
 
 def _not_compacted(client: Client, topics: Iterable[str]) -> dict[str, str]:
-    """Look at the settings of topics; what an account may not look at is taken to be right."""
+    """Return topics that are not compacted, with a broker each, as far as the account may look."""
     found: dict[str, str] = {}
     with suppress(NoPermissionError, RequestNotSupportedError):
         for topic in topics:
@@ -226,7 +226,7 @@ def _creation(plan: JobPlan, topic: NeededTopic) -> str:
 
 
 def _cluster(plan: JobPlan) -> str:
-    """Name the cluster as options do; the address of an embedded broker ends with the job."""
+    """Return the option that names the cluster; an embedded broker's address ends with the job."""
     if plan.settings.namesrv is None:
         return f"--data-dir {plan.settings.data_dir}"
     return f"--namesrv {plan.namesrv}"

@@ -194,7 +194,7 @@ class Chunk:
         return [None] * len(self.values) if self.keys is None else self.keys
 
     def late(self, allowance: int = 0) -> Bools:
-        """Tell which records are late, were they so many milliseconds newer."""
+        """Return which records would be late if they were so many milliseconds newer."""
         if self.late_below is None:
             return np.zeros(len(self), np.bool_)
         return self.times + allowance < self.late_below

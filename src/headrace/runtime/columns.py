@@ -68,7 +68,7 @@ def by_columns(
     chunk: Chunk,
     compute: Callable[[Chunk, pa.RecordBatch], T],
 ) -> tuple[Chunk, T]:
-    """Compute something of a chunk's columns; give the records that are left, and what it is.
+    """Compute something from a chunk's columns; return the records that are left, and the result.
 
     Where a value cannot be computed, such as text that is no number, the operator's policy decides:
     an error names the record that it comes from, or the records that fail are taken out.
@@ -118,7 +118,7 @@ def _failure(operator: Operator, locator: Locator, mark: int, reason: Exception)
 def _culprits(
     chunk: Chunk, run: Callable[[Chunk], object], error: Exception
 ) -> Iterator[tuple[int, Exception]]:
-    """Find the records that fail alone, by halving: their places and errors, in order."""
+    """Yield the records that fail alone, found by halving: their places and errors, in order."""
     waiting = [(0, len(chunk), error)] if len(chunk) else []
     while waiting:
         low, high, reason = waiting.pop()

@@ -343,16 +343,16 @@ class BatchControl(msgspec.Struct, frozen=True, kw_only=True):
     heading: Heading = Heading()
 
     def of_splits(self, splits: Sequence[Collection[QueueName]]) -> list[Control]:
-        """Tell the tasks of the first stage, by the queues that each reads, about the batch."""
+        """Return what the tasks of the first stage are told, by the queues that each reads."""
         first, *others = self._told(enumerate(splits))
         return [msgspec.structs.replace(first, heading=self.heading), *others]
 
     def of_partitions(self) -> list[Control]:
-        """Tell the task of each partition, in any later stage, about the batch."""
+        """Return what the task of each partition is told, in any later stage."""
         return list(self._told((number, [str(number)]) for number in range(self.common.partitions)))
 
     def _told(self, tasks: Iterable[tuple[int, Collection[str]]]) -> Iterator[Control]:
-        """Tell tasks about the batch, by their numbers and the places whose time they move."""
+        """Yield what tasks are told, by their numbers and the places whose time they move."""
         states: dict[int, list[StateSummary]] = defaultdict(list)
         for state in self.states:
             states[state.partition].append(state)
@@ -410,12 +410,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place_of(stage: int, partition: int) -> str:
-    """Name a task of a batch, whichever attempt of it counts."""
+    """Return the name of a task of a batch, whichever attempt of it counts."""
     return f"{stage}:{partition}"
 
 
 def control_blocks(control: BatchControl, stages: int) -> Iterator[Block]:
-    """Tell every partition of every stage but the first about the batch."""
+    """Yield what tells every partition of every stage but the first about the batch."""
     payloads = [msgspec.json.encode(own) for own in control.of_partitions()]
     for stage in range(1, stages):
         for partition, payload in enumerate(payloads):

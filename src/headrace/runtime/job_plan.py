@@ -194,7 +194,7 @@ class JobPlan:
         return self.topology.state_topics
 
     def forwards_headers(self, source: Source) -> bool:
-        """Tell whether records of a source reach what asks for their headers, such as a sink."""
+        """Return whether records of a source reach what asks for their headers, such as a sink."""
         pending = [source.name]
         while pending:
             for child in self.stages.children(pending.pop()):
@@ -256,7 +256,7 @@ class JobConnection:
         return self._committed if self.plan.reads_committed(topic) else self.consumer
 
     def is_gapless(self, queue: MessageQueue) -> bool:
-        """Tell whether each offset of a queue has a message, unless its broker deleted it.
+        """Return whether each offset of a queue has a message, unless its broker deleted it.
 
         Compaction leaves gaps, static topics have some where a queue has moved, and a repaired store
         of the embedded broker where something was lost.
@@ -329,7 +329,7 @@ def _topics_of(record: CommitRecord) -> set[str]:
 
 
 def _is_gapless(client: Client, queue: MessageQueue) -> bool:
-    """Look at a topic's settings; of what an account may not look at nothing is known."""
+    """Return whether a topic's settings rule out gaps; False if they cannot be read."""
     with suppress(NoPermissionError, RequestNotSupportedError):
         (config,) = Admin(client).topic_config(queue.topic, queue.broker).values()
         batches = config.attributes.get("queue.type") == "BatchCQ"
@@ -347,7 +347,7 @@ _OF_JOBS = re.compile(r".*-(stateTopic|commitTopic|shuffleTopic|journalTopic)")
 
 
 def is_internal(topic: str) -> bool:
-    """Tell whether no pattern means a topic, as jobs or brokers made it for themselves.
+    """Return whether jobs or brokers made a topic for themselves, so that no pattern means it.
 
     >>> is_internal("orders"), is_internal("job-commitTopic")
     (False, True)

@@ -200,7 +200,7 @@ class DeliveryProcessor(Processor[Delivery]):
         self._handed = False
 
     def process(self, chunk: Chunk) -> Chunk:
-        """Hand messages over, queue by queue, each with the name of its queue."""
+        """Hand over messages, queue by queue, each with the name of its queue."""
         assert chunk.queues is not None, "messages come with their queues"
         if np.any(chunk.queues[:-1] > chunk.queues[1:]):
             chunk = chunk.take(np.argsort(chunk.queues, kind="stable"))
@@ -220,7 +220,7 @@ class DeliveryProcessor(Processor[Delivery]):
         return Chunk.empty()
 
     def finish(self) -> Chunk:
-        """Have the batch made sure of, and pass on what was refused."""
+        """Flush the batch, and pass on what was refused."""
         outlet = self.operator.outlet
         if not self._handed or outlet is None:
             return Chunk.empty()

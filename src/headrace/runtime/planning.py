@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 def starting_offsets(
     job: JobConnection, record: CommitRecord, *, restarted: bool = False
 ) -> dict[QueueName, int]:
-    """Say where a start of the job begins to read, by queue; other queues begin at their first.
+    """Return where a start of the job begins to read; queues left out begin at their first offset.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def starting_offsets(
 def held_offsets(
     plan: JobPlan, offsets: Mapping[QueueName, int], answer: PlanAnswer
 ) -> dict[QueueName, int]:
-    """Hold offsets against what their queues hold; give those at which the job goes on.
+    """Check offsets against what their queues hold, and return those at which the job goes on.
 
     An offset may be anything from the first one that the queue holds to its end.  Where it is not,
     the setting ``on_expired_offset`` says whether the job reads on at the first.  Queues that the
@@ -132,7 +132,7 @@ def misplaced_offsets(plan: JobPlan, answer: PlanAnswer) -> list[HeadraceError]:
 
 
 def are_held(offsets: Mapping[QueueName, int], answer: PlanAnswer) -> bool:
-    """Tell whether queues hold the offsets at which a job goes on; so do those that are not named."""
+    """Return whether queues hold the offsets at which a job goes on; unnamed ones count as such."""
     return all(
         answer.begins.get(queue, offset) <= offset <= answer.latest.get(queue, offset)
         for queue, offset in offsets.items()
@@ -301,12 +301,12 @@ def plan_batch(
 
 
 def begins_with_spouts(topology: Topology, record: CommitRecord) -> bool:
-    """Tell whether a batch must happen so that spouts begin: they say when the next one is due."""
+    """Return whether a batch must happen for spouts to begin: they say when the next one is due."""
     return record.due is None and bool(topology.spouts)
 
 
 def hurries(plan: JobPlan, answer: PlanAnswer, wait: int) -> bool:
-    """Tell whether the next batch may be due sooner than in so many ms, with or without messages.
+    """Return whether the next batch may be due within so many ms, with or without messages.
 
     Spouts are asked again at once while they emit, so nobody may wait for a message before.
     """
@@ -329,7 +329,7 @@ def planned_time(
     began: int,
     written: Mapping[str, Collection[QueueName]],
 ) -> BatchTime:
-    """Tell what is known of time by what the cluster holds and where reading goes on."""
+    """Return what is known of time by what the cluster holds and where reading goes on."""
     assert answer.record is not None, "a job is opened before its batches are planned"
     unread = {queue for queue, end in answer.latest.items() if end > starts[queue]}
     origins = origins_of(plan.stages, answer.ends, plan.settings.partitions, written)
@@ -339,7 +339,7 @@ def planned_time(
 def owes_batch(
     plan: JobPlan, answer: PlanAnswer, written: Mapping[str, Collection[QueueName]]
 ) -> bool:
-    """Tell whether the next batch announces event time that somebody waits for."""
+    """Return whether the next batch announces event time that somebody waits for."""
     assert answer.record is not None, "a job is opened before its batches are planned"
     starts = {**answer.begins, **answer.record.offsets}
     time = planned_time(plan, answer, starts, answer.clock, written)

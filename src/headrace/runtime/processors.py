@@ -151,7 +151,7 @@ class ProcessorContext(Protocol):
 
     @property
     def locator(self) -> Locator:
-        """Tells where a record comes from."""
+        """What tells where a record comes from."""
 
     @property
     def partition(self) -> int:
@@ -208,16 +208,16 @@ class ProcessorContext(Protocol):
         """Note how a clock moved, for every later stage, and how far it is, for the commit."""
 
     def retracts(self, operator: Operator) -> bool:
-        """Tell whether an operator must send the old value before each new one."""
+        """Return whether an operator must send the old value before each new one."""
 
     def settled(self, operator: Operator) -> int:
-        """Tell up to which event time an operator had done all there was to do, ms.
+        """Return up to which event time an operator had done all there was to do, ms.
 
         ``NEVER`` in the first batch of an epoch: others may have changed the state.
         """
 
     def settled_clock(self) -> tuple[int, int]:
-        """Tell the same of the wall clock, and how far it had come in the batch before."""
+        """Return the same for the wall clock, and how far it had come in the batch before."""
 
     def store(self, operator: Operator) -> StateStore:
         """Open the operator's state store for this partition."""
@@ -319,7 +319,7 @@ class TimedProcessor(Processor[OperatorT]):
         return Chunk.merge(results)
 
     def advance(self, watermark: Watermark) -> Chunk:
-        """Let event time come to the watermark and give what this fires."""
+        """Advance event time to the watermark, and return what this fires."""
         raise NotImplementedError
 
 

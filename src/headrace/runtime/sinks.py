@@ -97,7 +97,7 @@ class SinkContext(Protocol):
 
     @property
     def locator(self) -> Locator:
-        """Tells where a record comes from, and takes those that cannot be written."""
+        """What tells where a record comes from, and takes out those that cannot be written."""
 
     @property
     def partition(self) -> int:

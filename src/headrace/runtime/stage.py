@@ -177,7 +177,7 @@ class ThroughWriter(SinkWriter):
 
 
 def _rare_properties(chunk: Chunk) -> dict[int, bytes]:
-    """Say what key, value, time and headers do not tell of the records that have such."""
+    """Return the properties of the records that key, value, time and headers do not describe."""
     more: dict[int, dict[str, str]] = {}
     if chunk.late_below is not None:
         for index in np.flatnonzero(chunk.late()).tolist():
@@ -246,7 +246,7 @@ class ThroughReader(SourceReader):
 
 
 def _with_marks(chunk: Chunk, columns: MessageColumns) -> Chunk:
-    """Tell which of the records are late, and which take earlier ones back."""
+    """Mark which of the records are late, and which take earlier ones back."""
     late_below, retracts = columns.property(LATE_BELOW), columns.property(RETRACTS)
     places = np.searchsorted(columns.position, chunk.marks)
     if late_below.null_count < len(late_below):
@@ -480,7 +480,7 @@ class StageRunner:
         *,
         begun: bool,
     ) -> list[Watermark]:
-        """Tell how event time rises for an operator in this step."""
+        """Return how event time rises for an operator in this step."""
         watermark = self._watermarks.get(operator.name)
         if watermark is None:
             return []

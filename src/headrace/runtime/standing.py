@@ -96,7 +96,7 @@ def operator_notes(topology: Topology) -> dict[str, OperatorNote]:
 def operator_statistics(
     record: CommitRecord, lag: Mapping[QueueName, QueueLag] | None = None
 ) -> dict[str, OperatorStatistics]:
-    """Say what each operator of a job did, by its name.
+    """Return what each operator of a job did, by its name.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def longest(queues: Iterable[QueueLag]) -> timedelta | None:
 
 
 def lag_of(home: StateHome, record: CommitRecord) -> dict[QueueName, QueueLag] | None:
-    """Tell what a commit leaves unread of each queue; None: a topic that it read is gone."""
+    """Return what a commit leaves unread of each queue, or None if a topic that it read is gone."""
     topics = {MessageQueue.parse(queue).topic for queue in record.offsets}
     topics.update(topic for note in record.operators.values() for topic in note.topics)
     with suppress(TopicNotFoundError):
@@ -205,7 +205,7 @@ class _Feeds:
     patterns: frozenset[str]
 
     def reads(self, queue: QueueName) -> bool:
-        """Tell whether a queue is among it."""
+        """Return whether they read a queue."""
         topic = MessageQueue.parse(queue).topic
         return topic in self.topics or any(re.fullmatch(p, topic) for p in self.patterns)
 

@@ -105,7 +105,7 @@ class RuntimeContext:
         return self.control.queues(topic)
 
     def retracts(self, operator: Operator) -> bool:
-        """Tell whether an operator must send the old value before each new one."""
+        """Return whether an operator must send the old value before each new one."""
         return self.plan.retracts(operator)
 
     def store(self, operator: Operator) -> StateStore:
@@ -128,11 +128,11 @@ class RuntimeContext:
         return CopiedStore(self.copies, name, self.partition)
 
     def settled(self, operator: Operator) -> int:
-        """Tell up to which event time an operator had done all there was to do, ms."""
+        """Return up to which event time an operator had done all there was to do, ms."""
         return NEVER if self._begins_epoch else self.control.progress.get(operator.name, NEVER)
 
     def settled_clock(self) -> tuple[int, int]:
-        """Tell the same of the wall clock, and how far it had come in the batch before."""
+        """Return the same for the wall clock, and how far it had come in the batch before."""
         before = self.control.clock_before
         return NEVER if self._begins_epoch else before, before
 
@@ -218,7 +218,7 @@ class RuntimeContext:
         return summaries
 
     def close(self) -> None:
-        """Let other processes open the copies."""
+        """Close the copies, so that other processes can open them."""
         for store in self._stores.values():
             store.close()
 
@@ -348,7 +348,7 @@ class Task:
             yield block
 
     def _announce(self, announced: dict[str, int]) -> dict[str, int]:
-        """Tell those behind topics of the job's own how far event time has come; one task does."""
+        """Announce how far event time has come behind the job's own topics; one task does so."""
         context = self._context
         for messages in watermark_messages(context.control, context.plan.throughs, announced):
             self._publish(messages)
@@ -364,7 +364,7 @@ class Task:
                 yield Block(partition, stage, BlockKind.WATERMARKS, "", 0, payload, number)
 
     def close(self) -> None:
-        """Let go of the state copies, also after a failure."""
+        """Release the state copies, also after a failure."""
         self._context.close()
 
 

@@ -94,7 +94,7 @@ def after_failure(
 
 
 def given_up(retries: int, batch: int, error: HeadraceError) -> HeadraceError:
-    """Say in an error's message that all tries are used up."""
+    """Return an error with a note that all tries are used up."""
     if error.retriable:
         error.message += (
             f"\n  the job stops: {retries} roll-backs to batch {batch} did not help"
@@ -147,7 +147,7 @@ def read_traces(root: Path, since: float) -> list[str]:
 
 
 def hanging_line(trace: str) -> str | None:
-    r"""Name the line outside of this package at which a task hangs, by the trace of its process.
+    r"""Return the line outside of this package at which a task hangs, by its process's trace.
 
     >>> frames = ("/app/orders.py", 31, "look_up"), (__file__, 1, "over"), ("/worker.py", 7, "main")
     >>> shown = [f'  File "{file}", line {line} in {name}' for file, line, name in frames]

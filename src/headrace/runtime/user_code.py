@@ -46,7 +46,7 @@ def describe_failure(error: HeadraceError) -> bytes:
 
 
 def may_pass(error: Exception) -> bool:
-    """Tell whether another try may succeed: then no record is to blame, whatever its policy.
+    """Return whether another try may succeed: then no record is to blame, whatever its policy.
 
     >>> may_pass(MemoryError()), may_pass(ValueError())
     (True, False)
@@ -73,7 +73,7 @@ def raise_failure(payload: bytes) -> None:
 
 @contextmanager
 def writing(operator: Operator, what: str) -> Iterator[None]:
-    """Name the operator when a value or key cannot be written.
+    """Name the operator in errors when a value or key cannot be written.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def call_all(
     *,
     stops: bool,
 ) -> tuple[list[Any], dict[int, Exception]]:
-    """Await the function for each tuple of arguments; give results in order, and failures.
+    """Await the function for each tuple of arguments; return results in order, and failures.
 
     All calls of a process run on one event loop, so that what the function keeps open, a
     session for example, serves later batches too.
@@ -112,7 +112,7 @@ def call_all(
     Parameters
     ----------
     function
-        Gives what is awaited.
+        Returns what is awaited.
     calls
         Arguments of each call.
     max_in_flight
@@ -204,7 +204,7 @@ SKIPPED = _Skipped()
 
 
 class Locator(Protocol):
-    """Tells where the record with a mark comes from, and takes out those that fail."""
+    """Locator of the record with a mark; it also takes out the records that fail."""
 
     def locate(self, mark: int) -> str:
         """Describe the place, e.g. ``topic 'lines', queue 2, offset 17``."""
@@ -240,7 +240,7 @@ class UserFunction:
     def each(
         self, chunk: Chunk, *columns: Iterable[Any], step: Callable[..., Any] | None = None
     ) -> tuple[Chunk, list[Any]]:
-        """Call the function for each record; give the records that it could handle, and results.
+        """Call the function for each record; return the records that it could handle, and results.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ class UserFunction:
             The function's arguments.
         step
             Called in place of the function: a part of its work that is done later, such as
-            walking through what a generator function gives.
+            walking through what a generator function yields.
         """
         if not self._skips and step is None:
             return chunk, self.over(chunk.marks, *columns)
@@ -271,7 +271,7 @@ class UserFunction:
         return without_bad(chunk, bad), results
 
     def over(self, marks: Int64s, *columns: Iterable[Any]) -> list[Any]:
-        """Call the function for each item and give the results; a failure stops the job.
+        """Call the function for each item and return the results; a failure stops the job.
 
         ``list.extend`` keeps what came before an exception, so its length is the index of the
         record that raised: no bookkeeping on the fast path.
@@ -286,7 +286,7 @@ class UserFunction:
         return results
 
     def call(self, mark: int, *arguments: Any) -> Any:
-        """Call the function once; :data:`SKIPPED` for a record that the policy takes out."""
+        """Call the function once; return :data:`SKIPPED` for a record that the policy takes out."""
         try:
             return self._function(*arguments)
         except Exception as error:  # noqa: BLE001 - user functions raise what they like
@@ -345,13 +345,13 @@ class RecordCalls:
         self._function = UserFunction(operator, function.function, locator)
 
     def each(self, chunk: Chunk) -> tuple[Chunk, list[Any]]:
-        """Call the function for each record; give those that it could handle, and results."""
+        """Call the function for each record; return those that it could handle, and results."""
         if self._takes_key:
             return self._function.each(chunk, chunk.key_list(), chunk.values)
         return self._function.each(chunk, chunk.values)
 
     def truths(self, chunk: Chunk) -> tuple[Chunk, Bools]:
-        """Call the function for each record and tell for which it is true."""
+        """Call the function for each record; return those that it could handle, and its truth."""
         kept, found = self._function.each(*self.each(chunk), step=bool)
         return kept, np.array(found, np.bool_)
 
@@ -399,7 +399,7 @@ class RecordErrors:
     finder
         Finds the messages that records come from.
     queues
-        Gives the writable queues of a topic.
+        Returns the writable queues of a topic.
     counters
         Where records are counted: in all, and for each operator.
     clock

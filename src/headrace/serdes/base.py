@@ -122,7 +122,7 @@ _given: ContextVar[Callable[[], bytes] | None] = ContextVar("headrace_secret", d
 
 @contextmanager
 def travelling_with(secret: Callable[[], bytes]) -> Iterator[None]:
-    """Have serdes of pickles use a job's secret, and those that are pickled meanwhile keep it.
+    """Make serdes of pickles use a job's secret, which those that are pickled meanwhile keep.
 
     Parameters
     ----------

@@ -129,12 +129,12 @@ class QueueLogs:
             return log
 
     def has_begun(self, view: IndexView) -> bool:
-        """Tell whether anything of a queue may be in its log."""
+        """Return whether anything of a queue may be in its log."""
         folder = queue_folder(self.folder, view.key, view.birth)
         return any((folder / name).exists() for name in (MANIFEST_NAME, COPY_NAME))
 
     def opened(self) -> list[tuple[LogKey, QueueLog]]:
-        """Name the logs that are open, in order."""
+        """Return the logs that are open, in order."""
         with self._lock:
             return sorted(self._logs.items())
 
@@ -190,7 +190,7 @@ class QueueLogs:
 
 
 def mark_unchecked(store: Path, ops: FileOps) -> None:
-    """Have compaction logs compared with the commit log when the store is opened again.
+    """Mark compaction logs for comparison with the commit log when the store is opened again.
 
     Caller: who is about to cut the log of a closed store.
     """
@@ -319,7 +319,7 @@ class QueueCatalog:
         return self._compacted
 
     def queues(self) -> list[QueueKey]:
-        """Name all queues that hold or held messages, in order."""
+        """Return all queues that hold or held messages, in order."""
         with self._lock:
             return sorted(self._queues)
 
@@ -352,7 +352,7 @@ class QueueCatalog:
         return 0 if index is None else index.next_offset
 
     def index_to_extend(self, key: QueueKey, position: int) -> QueueIndex:
-        """Find the index of a queue, or make one. Caller: the writer thread."""
+        """Return the index of a queue, made if there is none. Caller: the writer thread."""
         index = self._queues.get(key) or self._unborn.get(key)
         if index is None:
             index = self.make_index(key, position)
@@ -451,12 +451,12 @@ class QueueCatalog:
             return changed, list(self._queues.values())
 
     def indexes(self) -> list[QueueIndex]:
-        """Name every index."""
+        """Return every index."""
         with self._lock:
             return list(self._queues.values())
 
     def state(self, timestamp: int, unit: int, unit_records: int) -> LogState:
-        """Tell how everything stands, what is laid down included. Caller: the writer thread."""
+        """Return how everything stands, what is laid down included. Caller: the writer thread."""
         queues = [
             QueueState(*index.key, index.birth, index.next_offset)
             for known in (self._queues, self._unborn)

@@ -245,7 +245,7 @@ class Checkpointer:
         self._answer(list(self._waiting))
 
     def _answer(self, waiting: list[Future[None]]) -> None:
-        """Let nobody wait for what is saved, or never will be."""
+        """Release those who wait for what is saved, or never will be."""
         for saved in waiting:
             if not saved.done():
                 saved.set_result(None)
@@ -317,7 +317,7 @@ class Saving:
         return by_time or bool(self.wanted)
 
     def save(self, timestamp: int) -> None:
-        """Hand everything over; the log must be on disk up to what readers see."""
+        """Submit a checkpoint of everything; the log must be on disk up to what readers see."""
         head = Checkpoint(
             self._catalog.position,
             self._settings.index_file_units,
@@ -337,7 +337,7 @@ class Saving:
         self._time = time.monotonic()
 
     def give_up(self) -> None:
-        """Let nobody wait for a checkpoint that never comes."""
+        """Release those who wait for a checkpoint that never comes."""
         for future in self.wanted:
             if not future.done():
                 future.set_result(None)

@@ -162,7 +162,7 @@ class Loss:
 
     @classmethod
     def of_topic(cls, topic: str) -> Loss:
-        """Say that the entry that deleted a topic was lost; the delete holds."""
+        """Return the loss of the entry that deleted a topic; the delete holds."""
         return cls(topic, _ALL, 0, 0)
 
     @property
@@ -282,7 +282,7 @@ class Window:
         self._bytes = memoryview(b"")
 
     def find(self, needle: bytes, position: int) -> int | None:
-        """Find bytes at or behind a position of the segment."""
+        """Return where bytes are found at or behind a position of the segment."""
         while position < self._segment.end:
             self.at(position, len(needle))
             found = self._content.find(needle, position - self._start)
@@ -349,7 +349,7 @@ class CheckedLog(Protocol):
     """Finds the file that holds a position."""
 
     def segment_at(self, position: int, /) -> CheckedFile:
-        """Find the file of a position."""
+        """Return the file of a position."""
 
 
 class Verification:
@@ -407,7 +407,7 @@ class Verification:
         return position
 
     def _entry_before(self, segment: CheckedFile, position: int) -> int:
-        """Find the entry that holds a position: its header is the last in front of it."""
+        """Return where the entry begins that holds a position: the last header in front of it."""
         view = segment.view(segment.base, segment.end)
         stop, step = position - segment.base, 64 * 1024
         while stop > 0:

@@ -159,7 +159,7 @@ def require_space(ops: FileOps, folder: Path, size: int, reserve: int) -> None:
 
 
 def write_error(ops: FileOps, path: Path, error: OSError) -> StoreError:
-    """Say what a failed write means: the disk is full, which may pass, or it is broken.
+    """Return the error of a failed write: the disk is full, which may pass, or it is broken.
 
     Neither ends the log by itself: what was written in part is cut off again.  A sync that fails
     does, see :meth:`CommitLog.sync`.
@@ -181,7 +181,7 @@ def write_error(ops: FileOps, path: Path, error: OSError) -> StoreError:
 
 
 def read_error(path: Path, error: OSError) -> StoreError:
-    """Say what a failed read means: nothing is known of the bytes, so nothing is concluded."""
+    """Return the error of a failed read: nothing is known of the bytes, so nothing is concluded."""
     return StoreError(
         f"could not read {path}: {error.strerror or error}",
         hint="check the disk; nothing was changed, and what reads without an error stays readable",

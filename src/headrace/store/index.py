@@ -90,7 +90,7 @@ class IndexFiles:
         return self._root.joinpath(*self._names)
 
     def path(self, base: int) -> Path:
-        """Name the file that begins with an offset."""
+        """Return the path of the file that begins with an offset."""
         return self.folder / f"{base:020d}{_SUFFIX}"
 
     def read(self, first: int, last: int, repair: Repair | None) -> list[Units]:
@@ -262,12 +262,12 @@ _NOTHING: Units = np.empty(0, UNIT)
 
 
 def queue_folder(root: Path, key: QueueKey, birth: int) -> Path:
-    """Name the folder of a queue; one that is made again after a delete gets another."""
+    """Return the folder of a queue; one that is made again after a delete gets another."""
     return root.joinpath(*folder_names(key, birth))
 
 
 def folder_names(key: QueueKey, birth: int) -> tuple[str, str]:
-    """Name the folder of a topic, and in it the folder of a queue.
+    """Return the names of a topic's folder and of a queue's folder in it.
 
     >>> folder_names(("%RETRY%g", 3), 500)
     ('%RETRY%g', '3-500')
@@ -317,7 +317,7 @@ class IndexView:
         return int(self.units(offset, offset + 1)["position"][0])
 
     def first_from(self, position: int, first: int, last: int) -> int:
-        """Find the first offset of a range whose message lies at or behind a position."""
+        """Return the first offset of a range whose message lies at or behind a position."""
         low, high = first, last
         while low < high:
             middle = (low + high) // 2

@@ -29,7 +29,7 @@ class GoneError(LookupError):
 
 
 def looking_again(look: Callable[[], T]) -> T:
-    """Look once more when retention, or the delete of a topic, came between."""
+    """Look once more if retention, or the delete of a topic, came between."""
     for _ in range(_TRIES):
         with contextlib.suppress(GoneError):
             return look()
@@ -101,7 +101,7 @@ class Segment:
 
 
 def segment_path(folder: Path, base: int) -> Path:
-    """Name the file of the segment that begins at a position."""
+    """Return the path of the segment that begins at a position."""
     return folder / f"{base:020d}{_SUFFIX}"
 
 
@@ -224,7 +224,7 @@ class CommitLog:
         return self._room_from - self._files[1][-1].base
 
     def segment_at(self, position: int) -> Segment:
-        """Find the segment that holds a position (the last one for the log's end).
+        """Return the segment that holds a position (the last one for the log's end).
 
         Raises
         ------
@@ -242,7 +242,7 @@ class CommitLog:
         return self.segment_at(start).view(start, end)
 
     def place(self, payload_size: int) -> int:
-        """Say where the payload of the next entry will begin; rolls when its segment is full."""
+        """Return where the payload of the next entry will begin; rolls when its segment is full."""
         used = self.end - self._room_from
         if used and used + entries.HEADER_SIZE + payload_size > self._segment_size:
             self._roll()
@@ -293,7 +293,7 @@ class CommitLog:
         self._room_from = state_end(self._files[1][-1])
 
     def begin_at(self, position: int) -> None:
-        """Let an empty log begin at a position, as the copy of one that lost its oldest bytes."""
+        """Make an empty log begin at a position, as the copy of one that lost its oldest bytes."""
         (first,) = self._files[1]
         if position == first.base:
             return
@@ -357,7 +357,7 @@ class CommitLog:
         self.end = self.synced = segment.end
 
     def flush(self) -> None:
-        """Hand what waits to the operating system."""
+        """Write what waits to the operating system."""
         if not self._pending:
             return
         segment = self._files[1][-1]
@@ -498,7 +498,7 @@ def scan(log: CommitLog, position: int) -> Iterator[tuple[entries.Entry, memoryv
 
 
 def witness_behind(log: CommitLog, damaged: int) -> entries.Entry | None:
-    """Find an entry that proves that the bytes at a damaged position were once on disk."""
+    """Return an entry that proves that the bytes at a damaged position were once on disk."""
     position = damaged + 1
     for segment in log.segments:
         if segment.end <= position:

@@ -154,7 +154,7 @@ class Retention:
             return self._remove()
 
     def _sealed(self) -> list[SealedSegment]:
-        """Look at the segments that may go: full ones, whose successor tells the state."""
+        """Return the segments that may go: full ones, whose successor tells the state."""
         segments = self._log.segments
         sealed = []
         for segment, after in itertools.pairwise(segments):

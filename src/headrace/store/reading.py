@@ -59,7 +59,7 @@ class QueuePositions:
         self._loaded = self.begin
 
     def load(self, window: int) -> None:
-        """Look at the offsets of a window."""
+        """Load the offsets of a window."""
         last = min(self.begin + window, self.end)
         if last <= self._loaded:
             return
@@ -110,7 +110,7 @@ def cut_queues(
 
 
 def _position_after(queues: Mapping[QueueKey, QueuePositions], limit: int) -> int | None:
-    """Find the position of the first message beyond a limit, counted over all queues."""
+    """Return the position of the first message beyond a limit, counted over all queues."""
     window = 2 * limit // len(queues) + 1024
     windows = dict.fromkeys(queues, window)
     while True:
@@ -129,7 +129,7 @@ def _position_after(queues: Mapping[QueueKey, QueuePositions], limit: int) -> in
 def _position_within(
     queues: Mapping[QueueKey, QueuePositions], position: int | None, end: int, max_bytes: int
 ) -> int | None:
-    """Find the position of the first message beyond so many bytes, if it is before another."""
+    """Return the position of the first message beyond so many bytes, if it is before another."""
     bound = end if position is None else position
     for queue in queues.values():
         queue.load(1)
@@ -179,11 +179,11 @@ class OldPart:
         return self._ask(lambda: self._log.read(offset, max_count, max_bytes, tags))
 
     def store_time(self, offset: int) -> int:
-        """Tell when a record was stored, ms since 1970."""
+        """Return when a record was stored, ms since 1970."""
         return self._ask(lambda: self._log.store_time(offset))
 
     def offset_at(self, timestamp: int, *, upper: bool) -> int:
-        """Find a record by its store time; the seam when all are older."""
+        """Return an offset by store time, which is the seam when all records are older."""
         return min(self._ask(lambda: self._log.offset_at(timestamp, upper=upper)), self.seam)
 
     def positions(self, first: int, last: int) -> tuple[Int64s, Int64s, Int64s]:
@@ -364,7 +364,7 @@ class Reader:
         return None
 
     def store_time(self, key: QueueKey, offset: int) -> int:
-        """Tell when a message was stored, ms since 1970."""
+        """Return when a message was stored, ms since 1970."""
         return looking_again(lambda: self._time_of(key, offset))
 
     def _time_of(self, key: QueueKey, offset: int) -> int:
@@ -380,7 +380,7 @@ class Reader:
         return self._store_time(view, offset)
 
     def offset_at(self, key: QueueKey, timestamp: int, *, upper: bool) -> int:
-        """Find a message by its store time; see :meth:`MessageStore.offset_at`."""
+        """Return an offset by store time; see :meth:`MessageStore.offset_at`."""
         return looking_again(lambda: self._offset_at(key, timestamp, upper=upper))
 
     def _offset_at(self, key: QueueKey, timestamp: int, *, upper: bool) -> int:
@@ -481,7 +481,7 @@ def _choose(
 
 
 def _nearest(view: IndexView, offset: int) -> Units:
-    """Find the unit next to a lost one: the time of what was lost is between its neighbours'."""
+    """Return the unit next to a lost one: the time of what was lost is between its neighbours'."""
     for begin in range(offset, view.max_offset, _FILTER_WINDOW):
         units = view.units(begin, min(begin + _FILTER_WINDOW, view.max_offset))
         if units["size"].any():

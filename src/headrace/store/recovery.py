@@ -207,7 +207,7 @@ class Replay:
         self._in_doubt = self._fenced = True
 
     def _leave_fence(self, entry: Entry) -> None:
-        """Find out from the first entry behind a fence which unit goes on, if any."""
+        """Determine from the first entry behind a fence which unit goes on, if any."""
         self._in_doubt = False
         within = (EntryKind.DATA, EntryKind.END, EntryKind.STATE)
         unit = entry.unit if entry.kind in within else NO_UNIT
@@ -415,7 +415,7 @@ def _no_state(segment: Segment, why: str) -> CorruptLogError:
 
 
 def _raise_minimums(log: CommitLog, catalog: QueueCatalog) -> None:
-    """Let queues begin where the log does: a crash may have come between it and a checkpoint."""
+    """Make queues begin where the log does: a crash may have come between it and a checkpoint."""
     begin, minimums = log.begin, {}
     for view in catalog.views():
         held = view.max_offset - view.min_offset

@@ -180,7 +180,7 @@ class Compactor:
             return True
 
     def resume(self, key: LogKey) -> None:
-        """Let a queue be compacted again."""
+        """Allow a queue to be compacted again."""
         with self._lock:
             self._paused.discard(key)
 
@@ -189,7 +189,7 @@ class Compactor:
         return key in self._paused
 
     def statistics(self) -> CompactorStatistics:
-        """Tell what was done, and what is to be done."""
+        """Return what was done, and what is to be done."""
         dirt = [log.dirt() for _, log in self._logs.opened()]
         with self._lock:
             errors = {f"{key[0]}@{key[1]}": error for key, (_, _, error) in self._resting.items()}
@@ -358,7 +358,7 @@ class Reput:
             self._notice()
 
     def _behind(self, handed_on: int) -> Iterable[QueueKey]:
-        """Name the queues that may have records behind a position."""
+        """Yield the queues that may have records behind a position."""
         compacted = self._catalog.compacted
         for view in self._catalog.views() if compacted else ():
             last = view.max_offset - 1
@@ -373,14 +373,14 @@ class Reput:
         return self._durable if self._catalog.compacted else self._catalog.position
 
     def statistics(self) -> ReputStatistics:
-        """Tell how far the compaction logs are."""
+        """Return how far the compaction logs are."""
         end = self._catalog.position
         lag = max(end - self._done, 0) if self._catalog.compacted else 0
         errors = {key: failed.error for key, failed in list(self._failed.items())}
         return ReputStatistics(self.durable, lag, self._records, self._bytes, errors)
 
     def catch_up(self, position: int | None = None) -> int:
-        """Hand on everything that readers see, with a sync; the position that is safe then.
+        """Hand on everything that readers see, sync, and return the position that is safe then.
 
         With a position, queues that hold records before it are looked at even if they were
         thought to be done: what retention deletes next must not be needed.
@@ -467,7 +467,7 @@ class Reput:
         self._note_durable()
 
     def _ripe(self, news: Iterable[QueueKey]) -> list[QueueKey]:
-        """Name the queues that have waited long enough, or have enough records for an append."""
+        """Return the queues that have waited long enough, or have enough records for an append."""
         now = time.monotonic()
         ripe = {
             key
@@ -508,7 +508,7 @@ class Reput:
         self._failed[key] = _Failed(str(error), time.monotonic() + _BACK_OFF)
 
     def _hand_on_queue(self, view: IndexView) -> int | None:
-        """Hand on the records of a queue that are on disk; where the rest begins, if any."""
+        """Hand on the records of a queue that are on disk; return where the rest begins, if any."""
         if not view.compacted:
             return None
         log = self._logs.of(view)

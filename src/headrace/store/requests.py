@@ -83,7 +83,7 @@ class UnitRequest:
 
 @dataclass(slots=True, eq=False)
 class JoinRequest:
-    """Let a unit that was written beside the log join it; None when it no longer fits."""
+    """Make a unit that was written beside the log join it; None when it no longer fits."""
 
     unit: SideUnit
     size: int = 0
@@ -119,7 +119,7 @@ class CompactRequest:
 
 @dataclass(slots=True, eq=False)
 class WakeRequest:
-    """Have the writer look at what is due."""
+    """Make the writer look at what is due."""
 
     size: int = 0
 
@@ -292,7 +292,7 @@ class _Log(Protocol):
         """Take a request."""
 
     def outlook(self, keys: Collection[QueueKey]) -> Future[Outlook]:
-        """Say where the next records of queues will stand."""
+        """Return where the next records of queues will stand."""
 
     def fail(self, error: BaseException) -> None:
         """End, as another thread of the store has."""
@@ -328,7 +328,7 @@ class Beside:
         return self._settings.unit_marks and size > self._settings.large_unit
 
     def submit(self, request: UnitRequest) -> None:
-        """Hand over a unit; its future tells how it went."""
+        """Submit a unit; its future tells how it went."""
         with self._lock:
             if self._closed:
                 raise self._writer.failure or StoreError("the store is closed")
@@ -357,7 +357,7 @@ class Beside:
                 self._waiting.discard(request)
 
     def _end(self, error: BaseException) -> None:
-        """Let nobody wait for the thread, which has ended by an error."""
+        """Answer all who wait for the thread, which has ended with an error."""
         self._writer.fail(error)
         with self._lock:
             self._closed = True

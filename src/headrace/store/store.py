@@ -66,7 +66,7 @@ class FolderLock:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         os.close(self._fd)
 
 
@@ -301,7 +301,7 @@ class MessageStore:
         return self._reader.cut(begins, limit, max_bytes)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Tell when a message was stored, ms since 1970.
+        """Return when a message was stored, ms since 1970.
 
         Raises
         ------
@@ -311,7 +311,7 @@ class MessageStore:
         return self._reader.store_time((topic, queue_id), offset)
 
     def offset_at(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
-        """Find the first message stored at a time (ms since 1970) or later.
+        """Return the offset of the first message stored at a time (ms since 1970) or later.
 
         Past the last message it is the queue's end.  With ``upper`` it is the last message
         stored at that time or before, and the first one if there is none.
@@ -398,7 +398,7 @@ class MessageStore:
         return self._upkeep.expire()
 
     def hold(self, keep_from: Callable[[], int | None]) -> None:
-        """Have retention ask, too, for the lowest position to keep; None is no wish.
+        """Make retention ask, too, for the lowest position to keep; None expresses no wish.
 
         When the disk is full beyond ``disk_watermark`` nobody is asked.
         """
@@ -411,7 +411,7 @@ class MessageStore:
         return request.future
 
     def compacted_topics(self) -> list[str]:
-        """Name the topics that are compacted, in order."""
+        """Return the topics that are compacted, in order."""
         return sorted(self._catalog.compacted)
 
     def compact(self, topic: str | None = None, *, force: bool = False) -> list[CompactionReport]:
@@ -427,11 +427,11 @@ class MessageStore:
         return self._upkeep.compact(topic, force=force)
 
     def queues(self) -> list[QueueKey]:
-        """Name all queues that have had a message, in order."""
+        """Return all queues that have had a message, in order."""
         return self._catalog.queues()
 
     def statistics(self) -> StoreStatistics:
-        """Tell what the store holds and has done."""
+        """Return what the store holds and has done."""
         counters, failure = self._writer.counters, self._writer.failure
         parts, staged_bytes = self._staging.statistics
         return StoreStatistics(
@@ -482,7 +482,7 @@ class MessageStore:
         self.close()
 
     def check(self, append: QueueAppend) -> None:
-        """Look at an append without doing it; raises as :meth:`append` does at once."""
+        """Check an append without doing it; raise as :meth:`append` does at once."""
         records = append.records
         if not len(records.starts):
             raise InvalidParameterError(f"no records for queue {append.key}")

@@ -99,7 +99,7 @@ class EntryWriter:
         return UnitResult(self._log.end, first_offsets)
 
     def outlook(self, keys: Iterable[QueueKey]) -> Outlook:
-        """Tell what a unit that is written beside the log must follow."""
+        """Return what a unit that is written beside the log must follow."""
         state = encode_state(self._catalog.state(self.timestamp, NO_UNIT, 0))
         return Outlook(
             end=self._log.end,
@@ -262,7 +262,7 @@ class Writer:
         self._thread.start()
 
     def submit(self, request: Request) -> None:
-        """Hand over a request; its future tells how it went."""
+        """Submit a request; its future tells how it went."""
         with self._closing:
             if self._closed:
                 raise StoreError("the store is closed")
@@ -294,7 +294,7 @@ class Writer:
         return not self._waiting and self._turn.acquire(blocking=False)
 
     def _wake_in_time(self) -> None:
-        """Let the thread sync and save when it is due, though it heard of no request."""
+        """Make the thread sync and save when it is due, though it got no request."""
         idle = self._idle_time()
         if idle is None:
             return
@@ -317,7 +317,7 @@ class Writer:
         return saved
 
     def outlook(self, keys: Collection[QueueKey]) -> Future[Outlook]:
-        """Tell what a unit for some queues that is written beside the log must follow."""
+        """Return what a unit for some queues that is written beside the log must follow."""
 
         def look() -> Outlook:
             self._begin()
@@ -355,7 +355,7 @@ class Writer:
                 self._waiting.difference_update(group)
 
     def _end(self, error: BaseException) -> None:
-        """Let nobody wait for the thread, which has ended by an error."""
+        """Answer all who wait for the thread, which has ended with an error."""
         with self._closing:
             self._lost = True
         self._break_off(self._waiting, error)
@@ -522,7 +522,7 @@ class Writer:
             self.tell([index.key for index in group.touched])
 
     def tell(self, keys: Collection[QueueKey]) -> None:
-        """Tell of queues that have new messages."""
+        """Report queues that have new messages."""
         if self._on_append is None or not keys:
             return
         try:

@@ -34,7 +34,7 @@ class Waiting(Protocol):
         """Bytes that its client has not taken."""
 
     def regulate(self) -> None:
-        """Look again at whether it may be read."""
+        """Check again whether the connection may be read."""
 
     def cut_off(self, why: str) -> None:
         """End it at once."""
@@ -67,7 +67,7 @@ class ConnectionLedger:
         return self.held > self.limits.max_held_in_all
 
     def receive(self, connection: Waiting, size: int) -> bool:
-        """Ask for room for a frame that has begun; False: it has to wait, or to go."""
+        """Reserve room for a frame that has begun; return False if it has to wait, or to go."""
         if self._received and self._received + size > self.limits.max_receiving_in_all:
             if len(self.waiting) >= _MOST_WAITING:
                 connection.cut_off("too many large frames are under way")
@@ -90,7 +90,7 @@ class ConnectionLedger:
         self.waiting.setdefault(connection, 0)
 
     def wake(self) -> None:
-        """Let those go on who wait, as far as there is room."""
+        """Resume waiting connections as far as there is room."""
         for connection, size in list(self.waiting.items()):
             if self.is_full:
                 return
@@ -255,7 +255,7 @@ class Connection(asyncio.Protocol):
         self._take(commands, len(data))
 
     def _take(self, commands: Iterator[Command], size: int) -> None:
-        """Hand requests on until there are no more or the connection must pause."""
+        """Dispatch requests until there are none left or the connection must pause."""
         dispatch = self._dispatch
         self._receiving = True
         try:

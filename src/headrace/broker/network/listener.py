@@ -274,7 +274,7 @@ class Listener:
             _quiet.warning("closing a new connection from %s:%d: %s", guest.host, guest.port, why)
 
     def _greeted(self, guest: _Guest) -> None:
-        """Look at the first byte, which stays where it is."""
+        """Peek at the first byte, without taking it."""
         try:
             first = guest.socket.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -325,7 +325,7 @@ class Listener:
 
 
 def _say_that_it_takes_tls(plain: socket.socket) -> None:
-    """Answer a first request that has come whole, so that its sender knows what is wrong."""
+    """Answer a first request that has arrived whole, so that its sender learns what is wrong."""
     with contextlib.suppress(OSError, ProtocolError):
         for request in FrameBuffer(max_frame=_FIRST_LOOK).feed(plain.recv(_FIRST_LOOK)):
             remark = "this broker takes TLS connections only: set tls (in Java, tls.enable=true)"

@@ -214,7 +214,7 @@ class WorkerApi:
         return kind(message, hint=_as_command(hint) or None)
 
     def _meant(self, path: tuple[str, ...]) -> str:
-        """Say which connector was perhaps meant."""
+        """Return a suggestion of which connector was perhaps meant."""
         if path[:1] != ("connectors",) or len(path) < 2:
             return ""
         names = self.get("connectors")
@@ -236,7 +236,7 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def require_packages(*packages: str) -> None:
-    """Say which extra to install, where a package of it is missing.
+    """Raise an error that names the extra to install, where a package of it is missing.
 
     Raises
     ------

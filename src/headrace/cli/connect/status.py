@@ -142,7 +142,7 @@ def restart(
 
 
 def _restarting(name: str, plan: Any) -> str:
-    """Say what restarts; without a plan it is the connector alone."""
+    """Return a sentence about what restarts; without a plan it is the connector alone."""
     if plan is None:
         return f"Connector {name} restarts."
     tasks = [str(task["id"]) for task in plan["tasks"] if task["state"] == "RESTARTING"]
@@ -156,14 +156,14 @@ def _restarting(name: str, plan: Any) -> str:
 
 @asking
 def pause(worker: WorkerApi, name: ConnectorName) -> None:
-    """Let a connector rest; its processes stay."""
+    """Pause a connector; its processes stay."""
     worker.ask("PUT", "connectors", name, "pause")
     say(f"Connector {name} pauses.")
 
 
 @asking
 def resume(worker: WorkerApi, name: ConnectorName) -> None:
-    """Let a paused or stopped connector go on."""
+    """Resume a paused or stopped connector."""
     worker.ask("PUT", "connectors", name, "resume")
     say(f"Connector {name} goes on.")
 
@@ -322,7 +322,7 @@ def _short(trace: str) -> str:
 
 
 def _waits(unit: Mapping[str, str]) -> str:
-    """Say what a task that has not failed waits for."""
+    """Return what a task that has not failed waits for."""
     what = unit.get("waits_for", "").partition("\n")[0]
     return _cut(f"waits for {what}") if what else ""
 

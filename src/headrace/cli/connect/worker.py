@@ -147,7 +147,7 @@ async def _cluster_of(
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let a signal end the start; once the worker runs, it hears the signals itself."""
+    """Let a signal end the start; once the worker runs, it handles the signals itself."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None

@@ -269,7 +269,7 @@ def _chosen(steps: Mapping[str, tuple[Any, Step]], value: Any) -> Any:
 
 
 def _named(node: Any, value: Any) -> Any:
-    """Say to fastavro which branch is meant."""
+    """Return a value in the form that tells fastavro which branch of a union is meant."""
     if isinstance(node, dict) and "name" in node:
         return node["name"], value
     return value

@@ -130,7 +130,7 @@ class Converter(ABC):
             raise self._unread(topic, body, error) from error
 
     def to_column(self, topic: str, schema: Schema | None, values: pa.Array) -> pa.Array:
-        """Write a whole column; gives a column of ``binary``, null where there is no body.
+        """Write a whole column, and return it as ``binary``, null where there is no body.
 
         Without an object per value where the converter knows how.
 

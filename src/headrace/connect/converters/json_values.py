@@ -56,7 +56,7 @@ class UnfitError(ValueError):
         self._path: list[str] = []
 
     def inside(self, step: str) -> UnfitError:
-        """Say that it happened inside a field (``name``), an item or a map's entry (``[2]``)."""
+        """Note that it happened inside a field (``name``), an item or a map's entry (``[2]``)."""
         self._path.append(step)
         return self
 
@@ -87,7 +87,7 @@ def beginning(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """Name the type of a value for a message."""
+    """Return the name of a value's type, for a message."""
     return "null" if value is None else type(value).__qualname__
 
 

@@ -56,7 +56,7 @@ class ProtobufConverter(Converter):
     )
 
     def set_up(self, config: Config) -> None:
-        """Find the message."""
+        """Look up the message."""
         try:
             import google.protobuf  # noqa: F401
         except ImportError as error:

@@ -99,7 +99,7 @@ class StringConverter(HeaderConverter):
     _encoding = "utf-8"
 
     def set_up(self, config: Config) -> None:
-        """Look the encoding up."""
+        """Look up the encoding."""
         name = config["converter.encoding"]
         try:
             found = codecs.lookup(name).name

@@ -109,7 +109,7 @@ class Coordinator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def statistics(self) -> CoordinatorStatistics:
-        """Tell what it has done."""
+        """Return what the coordinator has done."""
         return CoordinatorStatistics(
             acting=self._acting,
             turns=self._turns,
@@ -157,7 +157,7 @@ class Coordinator:
     # One turn
 
     async def _turn(self) -> float:
-        """Do what is due; give the seconds until the next turn, if nothing happens before."""
+        """Do what is due, and return the seconds until the next turn, if nothing happens before."""
         self._wake.clear()
         workers = await self._workers()
         self._acting = workers[:1] == [self._worker]
@@ -321,7 +321,7 @@ class Cluster:
         return cls(log, members, coordinator)
 
     def watch(self, on_failure: OnFailure) -> None:
-        """Have an error told that ends a part of the membership, or has ended the log."""
+        """Pass an error to a callback if it ends a part of the membership, or has ended the log."""
         self._members.on_failure = self._coordinator.on_failure = on_failure
         if self.log.failure is not None:
             on_failure(self.log.failure)
@@ -337,11 +337,11 @@ class Cluster:
         await self._members.join_again()
 
     async def leave(self) -> None:
-        """Be a member no more; what this worker ran has to be stopped before."""
+        """Leave the cluster; what this worker ran has to be stopped before."""
         await self._coordinator.stop()
         await self._members.leave()
         await self.log.close()
 
     def statistics(self) -> CoordinatorStatistics:
-        """Tell what this worker's coordinator has done."""
+        """Return what this worker's coordinator has done."""
         return self._coordinator.statistics()

@@ -27,11 +27,11 @@ _SHARE = 1 / 3
 
 
 class SignsOfLife:
-    """Tells which members are silent, from the signs of life of all in the order of their queue.
+    """Detector of silent members, by the signs of life of all, in the order of their queue.
 
-    Only one of its own that has come back proves that the others could have been heard.  So time
-    passes here from one of those to the next, and not while this worker stands still, or a broker
-    is away.
+    Only a sign of its own that has come back proves that the others could have been heard.  Time
+    therefore passes here from one of those to the next, and not while this worker stands still or
+    a broker is away.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class SignsOfLife:
     timeout
         Seconds of silence after which a member counts as gone.
     clock
-        Gives the time in seconds.
+        Returns the time in seconds.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class SignsOfLife:
         self._alive[member] = self._watched, now
 
     def gone(self, members: Collection[str], lost: Mapping[str, float] | None = None) -> set[str]:
-        """Tell which members have given no sign for too long; who is none is forgotten.
+        """Return the members that have given no sign for too long, and forget those who have left.
 
         Parameters
         ----------
@@ -221,7 +221,7 @@ class Members:
         changed.clear()
 
     async def leave(self) -> None:
-        """Be a member no more."""
+        """Leave the members."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

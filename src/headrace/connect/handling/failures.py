@@ -139,7 +139,7 @@ class Handling:
     masking
         Hides the config's secrets in logs and dead letters.
     wait
-        Waits so many seconds; tells whether the task has been asked to stop meanwhile.
+        Waits so many seconds, and returns whether the task was asked to stop meanwhile.
     logger
         Where failures are logged.
     clock, chance
@@ -334,7 +334,7 @@ class TransformLink:
         return [given] if isinstance(given, SourceRecord | SinkRecord) else given
 
     def close(self) -> None:
-        """Let transform and predicate go."""
+        """Close the transform and its predicate."""
         self.transform.close()
         if self.predicate is not None:
             self.predicate.close()
@@ -346,7 +346,7 @@ def transformed(
     origin: Origin,
     handling: Handling,
 ) -> Sequence[Record]:
-    """Pass a record through all transforms; gives nothing where it was dropped or left out."""
+    """Return what all transforms make of a record: nothing where it was dropped or left out."""
     records: Sequence[Record] = [record]
     for link in links:
         given: list[Record] = []

@@ -199,14 +199,14 @@ class Retrying:
     counters
         Counts failures and tries.
     wait
-        Waits so many seconds; tells whether the task has been asked to stop meanwhile.
+        Waits so many seconds, and returns whether the task was asked to stop meanwhile.
     clock, chance
         Where the time and the jitter come from.
 
     Attributes
     ----------
     heard
-        Hears of each failure before the pause that follows it, and ``None`` when there is no more.
+        Called with each failure before the pause that follows it, and ``None`` after the last one.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class Retrying:
         self._chance = chance or jitter
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call the function; gives what it gives, or raises what it raised last.
+        """Call the function, and return what it returns or raise what it raised last.
 
         When the task is asked to stop between two tries, the last failure is raised.
         """

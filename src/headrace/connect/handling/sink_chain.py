@@ -265,7 +265,7 @@ class SinkChain:
         )
 
     def _origin_of(self, record: SinkRecord) -> RowRef | SinkRow:
-        """Find the row that a record was made of."""
+        """Return the row that a record was made of."""
         if self._rows is not None:
             if self._places is None:
                 self._places = _places(self._rows)
@@ -290,7 +290,7 @@ class SinkChain:
 
 
 def _packed(run: pa.RecordBatch) -> dict[int, int]:
-    """Find the rows whose value cannot be unpacked, with their system flags."""
+    """Return the rows whose value cannot be unpacked, with their system flags."""
     if PACKED.name not in run.schema.names:
         return {}
     flags = run.column(PACKED.name).to_pylist()
@@ -302,7 +302,7 @@ def _converted(converter: Converter, topic: str, flag: int, body: bytes | None) 
 
 
 def takes_columns(kind: type[SinkTask]) -> bool:
-    """Tell whether tasks of a kind take Arrow columns."""
+    """Return whether tasks of a class take Arrow columns."""
     return kind.put_batch is not SinkTask.put_batch
 
 

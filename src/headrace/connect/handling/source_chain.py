@@ -236,7 +236,7 @@ def source_chain(
         The connector's config, with its providers resolved: also what the connector itself does
         not copy into its task configs.
     wait
-        Waits so many seconds; tells whether the task has been asked to stop meanwhile.
+        Waits so many seconds, and returns whether the task was asked to stop meanwhile.
     masking
         Hides secrets in logs and dead letters; it learns those of the parts, too.
     catalog

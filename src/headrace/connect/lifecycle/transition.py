@@ -91,7 +91,7 @@ class Ending(StrEnum):
 
 
 def kafka_state(phase: Phase, target: Target) -> KafkaState:
-    """Say a phase in Kafka Connect's words.
+    """Return Kafka Connect's word for a phase.
 
     Examples
     --------
@@ -129,7 +129,7 @@ class AskStop(Action):
 
 @dataclass(frozen=True, slots=True)
 class Cancel(Action):
-    """End the data plane's query; say ``CancelDone`` when that is done."""
+    """End the data plane's query, and report ``CancelDone`` when that is done."""
 
 
 @dataclass(frozen=True, slots=True)

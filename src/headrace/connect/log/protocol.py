@@ -76,7 +76,7 @@ class Log(Protocol):
         ...
 
     def statistics(self) -> LogStatistics:
-        """Tell how much it holds."""
+        """Return how much the log holds."""
         ...
 
 
@@ -198,11 +198,11 @@ class MemoryLog:
         return boot_time()
 
     def statistics(self) -> LogStatistics:
-        """Tell how much it holds."""
+        """Return how much the log holds."""
         return LogStatistics(records=len(self._records), end=self._end)
 
     def put(self, records: Sequence[Record | CompactedRecord], *, at: int | None = None) -> int:
-        """Take records that are durable; give the position of the first.
+        """Take records that are durable, and return the position of the first.
 
         Caller: a log that keeps them elsewhere.
         """
@@ -213,7 +213,7 @@ class MemoryLog:
         return first
 
     def fail(self, error: HeadraceError) -> None:
-        """Tell those who follow that nothing more will come.
+        """Tell those who follow the log that nothing more will come.
 
         Caller: a log that keeps them elsewhere.
         """

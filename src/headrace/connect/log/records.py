@@ -236,10 +236,10 @@ class UnitStory(
     changed: int = -1
 
     def is_behind(self, status: StatusSet, *, since: int) -> bool:
-        """Tell whether a state comes too late: its worker had not read the one before it.
+        """Return whether a state comes too late: its worker had not read the one before it.
 
-        So a state that is sent twice counts once, and one that was held up on its way, until its
-        worker or a successor had said something else, not at all.
+        A state that is sent twice therefore counts once, and one that was delayed until its worker
+        or a successor had said something else does not count at all.
         """
         return status.read is not None and status.read < max(self.changed, since)
 

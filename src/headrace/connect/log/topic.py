@@ -186,7 +186,7 @@ class TopicLog:
         return self._failure
 
     def statistics(self) -> LogStatistics:
-        """Tell how much it holds."""
+        """Return how much the log holds."""
         return self._memory.statistics()
 
     # The topic

@@ -34,26 +34,26 @@ _ROCKETMQ_TRANSFORMS = "org.apache.rocketmq.connect.transforms."
 def _converter(
     name: str, theirs: str, package: str = _KAFKA, *, kind: PluginType = "converter"
 ) -> Builtin:
-    """Name a converter, by its first word in small letters and by its Java class, too."""
+    """Return a converter, also named by its first word in small letters and by its Java class."""
     short = name.removesuffix("Converter").lower()
     return Builtin(f"headrace.connect.converters:{name}", kind, (short, f"{package}{theirs}"))
 
 
 def _for_headers_too(name: str, theirs: str) -> tuple[Builtin, Builtin]:
-    """Name a converter that also takes values of headers."""
+    """Return a converter under both of its kinds, as it also takes values of headers."""
     # REST lists a class once, as what it was named last.
     return _converter(name, theirs, kind="header_converter"), _converter(name, theirs)
 
 
 def _transform(module: str, name: str) -> Builtin:
-    """Name a transform of whole records."""
+    """Return a transform of whole records."""
     return Builtin(
         f"headrace.connect.transforms.{module}:{name}", "transformation", (f"{_TRANSFORMS}{name}",)
     )
 
 
 def _sided(module: str, name: str, package: str = _TRANSFORMS) -> tuple[Builtin, Builtin]:
-    """Name the two plugins of a transform that works on the key or on the value."""
+    """Return the two plugins of a transform that works on the key or on the value."""
     key, value = (
         Builtin(
             f"headrace.connect.transforms.{module}:{name}{side}",

@@ -155,7 +155,7 @@ class Catalog:
         return did_you_mean(name, known, "install the package that brings it")
 
     def load(self, name: str, family: Family) -> type[Any]:
-        """Find a plugin and import its class."""
+        """Import the class of a plugin."""
         return self.find(name, family).load()
 
     def listing(self) -> list[dict[str, Any]]:
@@ -176,7 +176,7 @@ def _installed(packages: tuple[tuple[object, ...], ...]) -> Catalog:
 
 
 def packages_in(place: str) -> tuple[object, ...]:
-    """Tell which packages of a place on the path have metadata, in their versions, and since when.
+    """Return the packages of a place on the path that have metadata, with version and time.
 
     Examples
     --------
@@ -220,7 +220,7 @@ def _version(loaded: type[Any], plugin: Plugin) -> str:
 
 
 def type_of(loaded: type[Any], plugin: Plugin) -> PluginType:
-    """Tell what a loaded plugin is.
+    """Return the type of a loaded plugin.
 
     Raises
     ------

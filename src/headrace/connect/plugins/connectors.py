@@ -35,16 +35,16 @@ class Connector(Unit, ABC):
         """
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
-        """Name what is wrong beyond single keys; called when each key by itself is right."""
+        """Return what is wrong beyond single keys; called when each key by itself is right."""
         del config
         return ()
 
     def alter_offsets(
         self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
     ) -> bool:
-        """Look at offsets that somebody sets by hand; ``None`` resets one.
+        """Check offsets that somebody sets by hand; ``None`` resets one.
 
-        Raise to refuse them.  Give ``True`` when they have been checked, ``False`` when the
+        Raise to refuse them.  Return ``True`` when they have been checked, ``False`` when the
         connector cannot tell.
         """
         del config, offsets

@@ -61,7 +61,7 @@ class CommittedPositions(OffsetReader):
             self._by_key = {position_key(one[0]): one for one in positions}
 
     def is_all(self, positions: Iterable[tuple[Position, Position]]) -> bool:
-        """Tell whether these are all positions that it knows."""
+        """Return whether these are all the positions that are known here."""
         given = {position_key(one): position_key(offset) for one, offset in positions}
         return given == {position_key(one): position_key(offset) for one, offset in self.all()}
 
@@ -154,7 +154,7 @@ class SinkTaskContext(_TaskContext):
 
     @abstractmethod
     def report(self, record: SinkRecord, error: BaseException) -> None:
-        """Hand over a record that the sink cannot take, with the reason.
+        """Report a record that the sink cannot take, with the reason.
 
         With ``errors.tolerance=all`` the record goes to the dead-letter topic, if one is
         configured, and the task goes on.

@@ -22,7 +22,7 @@ class Unit:
         """Open what is needed; called once."""
 
     def stop(self) -> None:
-        """Let go of everything; called once, after the last call of any other method."""
+        """Release everything; called once, after the last call of any other method."""
 
     def healthy(self) -> bool:
         """Whether it can work; three times ``False`` puts it into ERROR."""
@@ -36,10 +36,10 @@ class Task(Unit):
     """
 
     def in_engine(self, config: Config) -> Mapping[str, Any] | None:
-        """Say what the engine's Spark does itself, in place of polling or putting.
+        """Return what the engine's Spark does itself, in place of polling or putting.
 
         Caller: the runtime, before :meth:`start`, with the same config.  ``None`` (the default):
-        the task moves the records.  What is said must be what JSON holds.
+        the task moves the records.  What is returned must be what JSON can hold.
         """
         del config
         return None
@@ -81,7 +81,7 @@ class SourceTask(Task, ABC):
         return
 
     def queues_of(self, topic: str) -> int | None:
-        """Say how many queues a topic shall have that the runtime makes for the task's records.
+        """Return how many queues the runtime gives a topic that it makes for the task's records.
 
         ``None`` (the default) leaves it to the connector's config.
         """

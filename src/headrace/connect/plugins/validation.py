@@ -31,7 +31,7 @@ _EXACTNESS = "exactly.once.support"
 
 
 def role_of(connector: type[Connector]) -> Role:
-    """Tell whether a connector is a source or a sink."""
+    """Return whether a connector is a source or a sink."""
     return "sink" if issubclass(connector, SinkConnector) else "source"
 
 

@@ -37,4 +37,4 @@ class Predicate(ABC):
         """Whether the transform is for this record."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Let go of everything; called once, after the last record."""
+        """Release everything; called once, after the last record."""

@@ -214,7 +214,7 @@ class _Figures(Collector):
         yield times
 
     def _has_failed(self, unit: UnitReport) -> bool:
-        """Tell whether a copy that is gone is the last word on a task of this worker."""
+        """Return whether a unit has failed that is wanted and assigned to this worker."""
         worker = self._connect.worker
         wanted = worker.view.connector(unit.connector) is not None
         here = worker.worker_of(unit.connector, unit.task) == worker.name

@@ -426,7 +426,7 @@ def _id(one: Operation) -> str:
 
 
 def _links(operations: Iterable[Operation]) -> dict[str, Any]:
-    """Say what can be asked of a connector that was made."""
+    """Return the links to what can be asked of a connector that was made."""
     return {
         _id(one): {
             "operationId": _id(one),
@@ -528,7 +528,7 @@ def _fields(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """Name what a schema is of.
+    """Return a name for what a schema describes.
 
     >>> _kind({"type": "array", "items": {"type": "string"}})
     'list of string'

@@ -165,13 +165,13 @@ async def restart(call: RestCall) -> Answer:
 
 
 async def pause(call: RestCall) -> Answer:
-    """Let a connector rest; its tasks keep their resources."""
+    """Pause a connector; its tasks keep their resources."""
     await call.connect.set_target(call.connector, Target.PAUSED)
     return Answer(status=202)
 
 
 async def resume(call: RestCall) -> Answer:
-    """Let a connector go on that is paused or stopped."""
+    """Resume a connector that is paused or stopped."""
     await call.connect.set_target(call.connector, Target.RUNNING)
     return Answer(status=202)
 
@@ -194,7 +194,7 @@ async def alter_offsets(call: RestCall) -> Answer:
 
 
 async def reset_offsets(call: RestCall) -> Answer:
-    """Have a stopped connector begin anew."""
+    """Reset the offsets of a stopped connector, so that it begins anew."""
     return Answer(value={"message": await call.connect.reset_offsets(call.connector)})
 
 

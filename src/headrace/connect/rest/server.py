@@ -136,11 +136,11 @@ class RestServer:
         return f"{scheme}://{host}:{self.port}"
 
     def serve(self, connect: Connect) -> None:
-        """Let a worker answer from now on."""
+        """Answer requests with a worker from now on."""
         self._app = make_app(connect, self._refusals)
 
     def rest(self) -> None:
-        """Let the worker answer no more: what it needs is about to end."""
+        """Stop asking the worker, as what it needs is about to end."""
         self.startup.end()
         self._app = self._waiting
 
@@ -168,7 +168,7 @@ class RestServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Answer what is under way, and end."""
+        """Answer the requests that are under way, and end."""
         assert self._server is not None
         assert self._task is not None
         self._server.should_exit = True

@@ -228,19 +228,19 @@ class _Chaos:
         self._chaos("stop")
 
     def healthy(self) -> bool:
-        """Say whether all is well."""
+        """Return True: all is well."""
         self._chaos("healthy")
         return True
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
-        """Look at a config, or hang over it."""
+        """Accept a config, or hang over it."""
         Misbehaviour(config.texts, "task", None)("validate")
         return ()
 
     def alter_offsets(
         self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
     ) -> bool:
-        """Look at positions, or refuse them."""
+        """Accept positions, or refuse them."""
         del offsets
         Misbehaviour(config.texts, "connector", None)("alter_offsets")
         return True
@@ -281,7 +281,7 @@ class ChaosSourceTask(SourceTask):
         ]
 
     def commit(self) -> None:
-        """Hear of a commit."""
+        """Accept a commit."""
         self._chaos("commit")
 
     def stop(self) -> None:
@@ -289,7 +289,7 @@ class ChaosSourceTask(SourceTask):
         self._chaos("stop")
 
     def healthy(self) -> bool:
-        """Say whether all is well."""
+        """Return True: all is well."""
         self._chaos("healthy")
         return True
 
@@ -306,7 +306,7 @@ class ChaosSinkTask(SinkTask):
         self._chaos("start")
 
     def open(self, queues: Collection[Queue]) -> None:
-        """Hear of the queues."""
+        """Accept the queues."""
         del queues
         self._chaos("open")
 
@@ -318,12 +318,12 @@ class ChaosSinkTask(SinkTask):
                 seen.writelines(f"{one.value}\n" for one in records)
 
     def flush(self, offsets: Mapping[Queue, int]) -> None:
-        """Hear of a flush."""
+        """Accept a flush."""
         del offsets
         self._chaos("flush")
 
     def close(self, queues: Collection[Queue]) -> None:
-        """Hear that queues are taken away."""
+        """Accept that queues are taken away."""
         del queues
         self._chaos("close")
 
@@ -332,7 +332,7 @@ class ChaosSinkTask(SinkTask):
         self._chaos("stop")
 
     def healthy(self) -> bool:
-        """Say whether all is well."""
+        """Return True: all is well."""
         self._chaos("healthy")
         return True
 

@@ -94,7 +94,7 @@ class SourceTaskKit(TaskKit[SourceTask]):
         return self.committed.all()
 
     def poll(self) -> list[SourceRecord]:
-        """Call ``poll()`` once, and give what came as records.
+        """Call ``poll()`` once, and return what came as records.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class SourceTaskKit(TaskKit[SourceTask]):
         return list(polled.records()) if isinstance(polled, SourceBatch) else list(polled)
 
     def poll_raw(self) -> Sequence[SourceRecord] | SourceBatch | None:
-        """Call ``poll()`` once, and give what came as it came."""
+        """Call ``poll()`` once, and return what came as it came."""
         self.requests.raise_failure()
         polled = self.task.poll()
         self.requests.raise_failure()
@@ -296,7 +296,7 @@ class SinkTaskKit(TaskKit[SinkTask]):
             )
 
     def put(self, most: int | None = None, *, columns: bool = False) -> int:
-        """Hand over what is not put yet, by one call of ``put()``; tell how many records it was.
+        """Pass what was not put yet to ``put()`` at once, and return how many records it was.
 
         After an error the same records come again.
 
@@ -344,7 +344,7 @@ class SinkTaskKit(TaskKit[SinkTask]):
             self._batch = {}
 
     def deliver(self, most: int | None = None, *, columns: bool = False) -> int:
-        """Put everything that waits, flush, commit; tell how many records it was."""
+        """Put everything that waits, flush and commit, and return how many records it was."""
         count = self.put(most, columns=columns)
         if count:
             self.flush()

@@ -51,7 +51,7 @@ class Transform(ABC):
         """Return the changed record, several in its place, or ``None`` to drop it."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Let go of everything; called once, after the last record."""
+        """Release everything; called once, after the last record."""
 
 
 class SidedTransform(Transform):

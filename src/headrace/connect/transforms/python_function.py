@@ -47,7 +47,7 @@ class PythonFunction(Transform):
     )
 
     def configure(self, config: Config) -> None:
-        """Find the function."""
+        """Look up the function."""
         self._name: str = config["function"]
         self._function = _found(self._name)
 

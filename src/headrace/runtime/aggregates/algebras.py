@@ -82,7 +82,7 @@ class _Ranked(NamedTuple):
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is not NaN, which comes behind all numbers.
+    """Return whether a value is not NaN, which comes behind all numbers.
 
     >>> is_number(float("inf")), is_number(float("nan")), is_number("text")
     (True, False, True)
@@ -91,21 +91,21 @@ def is_number(value: Any) -> bool:
 
 
 def _less(left: _Ranked, right: _Ranked) -> bool:
-    """Tell whether the left record comes before: a smaller number, or the same and earlier."""
+    """Return whether the left record comes first: a smaller number, or an equal and earlier one."""
     if left.number < right.number:
         return True
     return _comes_first(left, right) and not right.number < left.number
 
 
 def _greater(left: _Ranked, right: _Ranked) -> bool:
-    """Tell whether the left record comes before: a greater number, or the same and earlier."""
+    """Return whether the left record comes first: a greater number, or an equal and earlier one."""
     if right.number < left.number:
         return True
     return _comes_first(left, right) and not left.number < right.number
 
 
 def _comes_first(left: _Ranked, right: _Ranked) -> bool:
-    """Tell whether the left of two records of which no number is better comes before."""
+    """Return whether the left of two records comes first when neither number is better."""
     left_counts, right_counts = is_number(left.number), is_number(right.number)
     return left.mark < right.mark if left_counts == right_counts else left_counts
 

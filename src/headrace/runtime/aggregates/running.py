@@ -54,7 +54,7 @@ class Folder:
     def fold(self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk) -> list[int]:
         """Add the values of a chunk, each to the accumulator of its key.
 
-        Keys are whatever the holder tells accumulators apart by.  Gives the indices of the records
+        Keys are whatever the holder tells accumulators apart by.  Return the indices of the records
         that the operator's policy took out.
         """
         if chunk.retracts is not None:
@@ -107,7 +107,7 @@ _PLAIN_KEY_TYPES = (str, bytes, int)
 
 
 def combines(operator: Aggregate) -> bool:
-    """Tell whether records may be combined before they are shuffled."""
+    """Return whether records may be combined before they are shuffled."""
     return operator.emit == "update" and algebra_of(operator.aggregation).merges
 
 
@@ -328,7 +328,7 @@ class AggregateProcessor(Processor[Aggregate]):
     def _fold_each(
         self, accumulators: dict[Any, Any], keys: list[Any], chunk: Chunk, results: list[Any]
     ) -> list[int]:
-        """Fold records and note each result; give the indices of those that were taken out."""
+        """Fold records, note each result, and return the indices of those that were taken out."""
         bad: list[int] = []
         add, snapshot = self._algebra.add, self._algebra.snapshot
         rows = zip(keys, chunk.values, chunk.marks.tolist(), strict=True)

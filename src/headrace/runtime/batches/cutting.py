@@ -67,7 +67,7 @@ class Tags:
         self.has_value = table[picks, 2].astype(np.bool_)
 
     def of(self, batch: int, epoch: int | None) -> npt.NDArray[np.bool_]:
-        """Tell which messages are of a batch, as the given epoch wrote it; None for any."""
+        """Return which messages are of a batch, as the given epoch wrote it; None means any."""
         same: npt.NDArray[np.bool_] = self.batches == batch
         return same if epoch is None else same & (self.epochs == epoch)
 
@@ -80,7 +80,7 @@ def _parsed(text: bytes) -> tuple[int, int, int]:
 
 
 def winner(lineage: Sequence[Sequence[int]], batch: int) -> int | None:
-    """Say which epoch committed a batch; None where that is no longer remembered.
+    """Return which epoch committed a batch, or None if that is no longer remembered.
 
     Examples
     --------
@@ -193,7 +193,7 @@ class Cutter:
         return CommittedBatch(batch=batch, epoch=winner(record.lineage, batch), ranges=ranges)
 
     def _end_of(self, batch: int, queue: QueueName, begin: int, end: int) -> int:
-        """Find the first message of a later batch."""
+        """Return the offset of the first message of a later batch."""
         if not self._exact:
             return self._scanned(batch, queue, begin, end)
         if self._batch_at(queue, end - 1) <= batch:

@@ -96,7 +96,7 @@ class SinkPositions:
     def begins(
         self, position: SinkPosition, queues: list[MessageQueue], *, skip: bool
     ) -> Mapping[QueueName, int]:
-        """Say where the next batch begins in each queue.
+        """Return where the next batch begins in each queue.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ class BatchMessages:
         return found
 
     def present(self) -> pa.BooleanArray:
-        """Tell which messages have a value."""
+        """Return which messages have a value."""
         return pa.array(Tags(property_column(self.properties, BATCH)).has_value)
 
 

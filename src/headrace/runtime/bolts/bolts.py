@@ -237,7 +237,7 @@ class _Hashes(dict[Any, int]):
 
 
 def _are_alike(keys: list[Any], *, several: bool) -> bool:
-    """Tell whether keys that Python calls equal are the same key: 1, 1.0 and True are not."""
+    """Return whether keys that Python calls equal are the same key: 1, 1.0 and True are not."""
     columns = zip(*keys, strict=True) if several else (keys,)
     kinds = [set(map(type, column)) for column in columns]
     return all(len(found) == 1 and found <= _ALIKE for found in kinds)

@@ -266,7 +266,7 @@ class InstanceState:
     wrote: Attempted | None = None
 
     def serves(self, numbers: BatchNumbers, saved: Attempted | None, *, keeps: bool = True) -> bool:
-        """Tell whether the instance can go on with a batch.
+        """Return whether the instance can go on with a batch.
 
         Parameters
         ----------
@@ -288,7 +288,7 @@ class InstanceState:
         return follows and self.wrote == saved
 
     def is_stale(self, numbers: BatchNumbers, *, keeps: bool = True) -> bool:
-        """Tell whether the instance cannot serve this batch or any later one."""
+        """Return whether the instance can serve neither this batch nor any later one."""
         if self.life != numbers.life:
             return True
         same = self.epoch == numbers.epoch
@@ -339,7 +339,7 @@ class TaskInBatch:
         return TaskContext(self.job, own.name, self.task, self.tasks, own.group_id, own.config)
 
     def batch(self, number: int) -> BatchGroupId:
-        """Name a batch of the group."""
+        """Return the id of a batch of the group."""
         return BatchGroupId(number, self.component.group_id)
 
 
@@ -436,7 +436,7 @@ class Instance:
         self.call("prepare", self.place.context, *more)
 
     def close(self) -> None:
-        """Let the user's object clean up; what it raises now changes nothing any more."""
+        """Clean up the user's object; what it raises now changes nothing any more."""
         with contextlib.suppress(Exception):
             self.user.cleanup()
 

@@ -88,7 +88,7 @@ class KeyValues(MutableMapping[Any, Any]):
         self._set: set[Any] = set()
 
     def fetch(self, keys: Sequence[Any]) -> None:
-        """Look many keys up at once."""
+        """Look up many keys at once."""
         names = {_name(key): key for key in keys}
         missing = [name for name in names if name not in self._values]
         encoded = encode_keys([names[name] for name in missing])
@@ -182,7 +182,7 @@ class KeyValues(MutableMapping[Any, Any]):
 
 
 def _name(key: Any) -> Any:
-    """Tell keys apart that Python calls equal."""
+    """Return a form of a key that differs even where Python calls two keys equal."""
     kind = type(key)
     if kind is str:
         return key

@@ -235,7 +235,7 @@ class ComponentProcessor(Processor[ComponentT]):
         return tasks_in(self.partition, self.context.partitions, self.parallelism)
 
     def place(self, task: int) -> TaskInBatch:
-        """Name a task in this batch."""
+        """Return the place of a task in this batch."""
         job = self.context.control.job
         return TaskInBatch(self.operator, task, self.parallelism, job, self.numbers)
 

@@ -72,7 +72,7 @@ class Lease:
         self.on_failure: OnFailure = lambda _error: None
 
     def acquire(self) -> bool:
-        """Lock the commit topic, or renew the lock; tell whether it is ours."""
+        """Lock the commit topic, or renew the lock, and return whether it is ours."""
         answer = self._ask(RequestCode.LOCK_BATCH_MQ, self._owner)
         return bool(loads(answer.payload, LockResult).granted)
 
@@ -207,7 +207,7 @@ class DriverName:
         _ended.add(self)
 
     def is_dead(self) -> bool:
-        """Tell whether it is gone, by itself or with its process; True only where that is proven.
+        """Return whether it is gone, by itself or with its process; True only where that is proven.
 
         Only the machine on which it ran can prove it, in the same container.
         """
@@ -236,7 +236,7 @@ def _boot() -> str:
 
 
 def _space() -> str:
-    """Name the spaces of process ids and of clocks; empty where ``/proc`` shows another space."""
+    """Return the spaces of process ids and of clocks; empty where ``/proc`` shows another space."""
     try:
         if (_PROC / "self").readlink().name != str(os.getpid()):
             return ""
@@ -285,9 +285,9 @@ def _exists(pid: int) -> bool:
 
 
 def free_from_the_dead(client: Client, lease: Lease, topic: str) -> bool:
-    """Release the lease of a driver that is proven to be dead; tell whether there was one.
+    """Release the lease of a driver that is proven to be dead, and return whether there was one.
 
-    Else it would hold for up to a minute, and another machine might get it when it ends.
+    Otherwise it would last for up to a minute, and another machine might get it when it ends.
     """
     for job in Admin(client).jobs():
         if job.commit_topic == topic:

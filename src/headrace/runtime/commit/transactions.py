@@ -179,7 +179,7 @@ class StageWriter(Protocol):
     """Takes what one attempt produces; nothing of it is visible before the commit."""
 
     def stage(self, messages: QueueMessages) -> int | None:
-        """Hand over messages of one queue; give its next offset where that is known already.
+        """Stage messages of one queue, and return its next offset where that is known already.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class StageWriter(Protocol):
         """
 
     def finish(self) -> StagedPart:
-        """Hand over the rest and say what was staged."""
+        """Stage the rest, and return what was staged."""
 
 
 class BatchTransactions(Protocol):
@@ -203,7 +203,7 @@ class BatchTransactions(Protocol):
     def plan(
         self, topics: list[str], offsets: Mapping[str, int], limit: int, wait: int
     ) -> PlanAnswer:
-        """Say where the job stands and how far the next batch may read.
+        """Return where the job stands and how far the next batch may read.
 
         ``limit`` is in messages, ``wait`` in ms.
         """
@@ -234,10 +234,10 @@ class BatchTransactions(Protocol):
         """
 
     def is_published(self, record: CommitRecord) -> bool:
-        """Tell whether all topics show all of a committed batch."""
+        """Return whether all topics show all of a committed batch."""
 
     def shows_state(self, record: CommitRecord) -> bool:
-        """Tell whether the state topics show all of a committed batch."""
+        """Return whether the state topics show all of a committed batch."""
 
     @property
     def waiting(self) -> LeaseWait | None:
@@ -311,7 +311,7 @@ class BrokerTransactions:
     def plan(
         self, topics: list[str], offsets: Mapping[str, int], limit: int, wait: int
     ) -> PlanAnswer:
-        """Ask for one cut through all queues."""
+        """Ask the broker for one cut through all queues."""
         return self._jobs.plan(
             PlanRequest(
                 job=self._job,
@@ -347,7 +347,7 @@ class BrokerTransactions:
         """Do nothing: the broker published the batch when it committed it."""
 
     def is_published(self, record: CommitRecord) -> bool:
-        """Say yes: a commit publishes."""
+        """Return True: a commit publishes."""
         del record
         return True
 

@@ -71,7 +71,7 @@ class BatchTime:
     def clocks(
         self, plan: StagePlan, readers: Mapping[QueueName, int] | None = None
     ) -> dict[str, ClockTime]:
-        """Tell how far each clock has come.
+        """Return how far each clock has come.
 
         ``readers`` names the task of the first stage that reads a queue.  Behind a shuffle, every
         partition of a clock is moved by the task of its own.
@@ -160,7 +160,7 @@ def batch_time(
     clock: int,
     began: int,
 ) -> BatchTime:
-    """Tell what a batch knows of time that is planned now, on top of a commit.
+    """Return what is known of time in a batch that is planned now, on top of a commit.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def _followers(
 def _heard_to(
     origin: TimeOrigin, record: CommitRecord, unread: Collection[QueueName], clock: int
 ) -> int:
-    """Tell up to when it is known whether an origin was silent."""
+    """Return up to when it is known whether an origin was silent."""
     if origin.queues.isdisjoint(unread):
         return clock
     return NEVER if origin.direct else record.clock
@@ -242,7 +242,7 @@ def operator_watermark(
 
 
 def is_due(plan: StagePlan, time: BatchTime, record: CommitRecord, clock: int) -> bool:
-    """Tell whether a batch must happen now, though there is nothing to read.
+    """Return whether a batch must happen now, though there is nothing to read.
 
     It must when a timer by the wall clock is due, or when event time goes on for an operator
     because others fell silent or the wall clock is what its records go by.
@@ -335,7 +335,7 @@ def announcements(
 
 
 def owes_announcement(plan: StagePlan, time: BatchTime, record: CommitRecord) -> bool:
-    """Tell whether a batch must happen to announce what somebody waits for."""
+    """Return whether a batch must happen to announce what somebody waits for."""
     holding = {state.store for state in record.states if state.count}
     rising = announcements(plan, time, record)
     return any(_is_awaited(plan, sink, holding) for sink in plan.throughs if sink.name in rising)

@@ -72,7 +72,7 @@ class ClockTime(msgspec.Struct, frozen=True, array_like=True):
 
 
 def origin_name(source: str, queue: QueueName) -> str:
-    """Name one queue as one source reads it; two sources may read a queue by different clocks.
+    """Return the name of one queue as one source reads it; two sources may use different clocks.
 
     >>> origin_name("source-lines", "lines@broker-a@0")
     'source-lines/lines@broker-a@0'
@@ -81,7 +81,7 @@ def origin_name(source: str, queue: QueueName) -> str:
 
 
 def clock_of(origin: str) -> str:
-    """Name the source, or the operator with a clock of its own, that an origin belongs to.
+    """Return the source, or the operator with a clock of its own, that an origin belongs to.
 
     >>> clock_of("source-lines/lines@broker-a@0")
     'source-lines'
@@ -119,7 +119,8 @@ class SourceWatermarks:
     ) -> tuple[list[QueueWatermark], Int64s]:
         """Move the watermarks by records, ``numbers`` naming the queue of each.
 
-        Records with a time beyond their ``newest`` move none.  Gives what is to be passed on, and for each record the watermark of its queue before it.
+        Records with a time beyond their ``newest`` move none.
+        Return what is to be passed on, and for each record the watermark of its queue before it.
         """
         found: list[QueueWatermark] = []
         before = np.empty(len(times), np.int64)
@@ -133,7 +134,7 @@ class SourceWatermarks:
         return found, before
 
     def take(self, told: Iterable[QueueWatermark]) -> list[QueueWatermark]:
-        """Move the watermarks by what was told of them; give those that have risen."""
+        """Move the watermarks by what was told of them, and return those that have risen."""
         risen: list[QueueWatermark] = []
         for watermark in told:
             origin = watermark.origin
@@ -168,7 +169,7 @@ def clock_times(
     step: int,
     mover: Callable[[str], object],
 ) -> dict[str, ClockTime]:
-    """Tell how far each clock has come, by what a batch knows of its origins.
+    """Return how far each clock has come, by what a batch knows of its origins.
 
     Parameters
     ----------
@@ -181,7 +182,7 @@ def clock_times(
     step
         Grid of times, ms.
     mover
-        Names the task of the batch that moves an origin; None: none does.
+        Names the task of the batch that moves an origin, or None if none does.
 
     Examples
     --------
@@ -256,7 +257,7 @@ class _Standing:
         return min(self._counts, default=None)
 
     def move(self, before: int | None, time: int) -> None:
-        """Let one go on from where it stood; None: it did not count."""
+        """Move one on from where it stood, or add it if ``before`` is None."""
         if before is not None:
             left = self._counts[before] - 1
             if left:
@@ -303,7 +304,7 @@ class OperatorWatermark:
         return list(self._risen(BEFORE_ALL))
 
     def advance(self, watermarks: Iterable[TaskWatermark]) -> list[Watermark]:
-        """Take what tasks report, in the order of the marks; give each rise of the lowest."""
+        """Take what tasks report, in the order of the marks, and return each rise of the lowest."""
         risen: list[Watermark] = []
         for mark, reports in groupby(watermarks, lambda watermark: watermark.mark):
             for report in reports:
@@ -319,7 +320,7 @@ class OperatorWatermark:
             yield Watermark(mark, reached)
 
     def _reached(self) -> int:
-        """Tell how far event time has come; ``NEVER`` while one that is waited for shows none.
+        """Return how far event time has come; ``NEVER`` while one that is waited for shows none.
 
         Where all are silent, it is as if the one that came furthest had been silent last.
         """

@@ -182,7 +182,7 @@ def _read(client: Client, job: str) -> JobStanding | None:
 
 
 def _holder(client: Client, record: CommitRecord) -> str:
-    """Tell who holds the lease: RocketMQ shows no locks, so it is tried."""
+    """Return who holds the lease, by trying to take it, as RocketMQ shows no locks."""
     lease = Lease(client, record.job, str(DriverName.here()))
     if lease.acquire():
         lease.release()
@@ -381,7 +381,7 @@ class JobLook:
 
 
 def look_at(client: Client, standing: JobStanding, *, closely: bool = False) -> JobLook:
-    """Look at a job: at the ends of the queues that it reads.
+    """Return how a job is doing, by the ends of the queues that it reads.
 
     Parameters
     ----------
@@ -539,7 +539,7 @@ class _Log:
 
 
 def told(messages: Iterable[StoredMessage], *, judged: bool) -> Iterator[HistoryEntry]:
-    """Tell what the messages of a commit topic say.
+    """Yield what the messages of a commit topic say.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ def _moved(
 
 
 def _stores(record: CommitRecord) -> list[str]:
-    """Name the stores that hold something, or will."""
+    """Return the names of the stores that hold something, or will."""
     return sorted({state.store for state in record.states if state.count} | set(record.stores))
 
 
@@ -108,7 +108,7 @@ def _grow(home: StateHome, store: str, partitions: int) -> None:
 
 
 def layout_of(record: CommitRecord, store: str) -> StateLayout:
-    """Tell how a store is laid out.
+    """Return how a store is laid out.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def exported(view: StateView[Any, Any]) -> Iterator[str]:
 
 
 def import_state(home: StateHome, operator: str, lines: Iterable[str]) -> int:
-    """Let the store of an operator hold what a file holds, in one committed step.
+    """Replace the entries of an operator's store by those of a file, in one committed step.
 
     Return the number of entries.
 
@@ -224,7 +224,7 @@ def plan_reset(
     topics: Collection[str] = (),
     forget: bool = False,
 ) -> ResetPlan:
-    """Say what a reset would change.
+    """Return what a reset would change.
 
     Parameters
     ----------
@@ -347,7 +347,7 @@ def _offsets_at(
 def _checked(
     job: str, given: Mapping[str, int], held: Mapping[QueueName, tuple[int, int]]
 ) -> dict[QueueName, int]:
-    """Find the queues that offsets name: in one word, or as topic and number.
+    """Return the queues that offsets name: in one word, or as topic and number.
 
     >>> _checked("j", {"lines:1": 5}, {"lines@broker-a@0": (0, 9), "lines@broker-a@1": (2, 9)})
     {'lines@broker-a@1': 5}

@@ -159,7 +159,7 @@ class Buckets:
         return found
 
     def _may_hold(self, number: int, wanted: int) -> bool:
-        """Tell whether the store held anything of a stretch when the batch began.
+        """Return whether the store held anything of a stretch when the batch began.
 
         It is asked only where so much is wanted that a look at the whole stretch is worth it.
         """
@@ -228,7 +228,7 @@ class Buckets:
             self._changed[number].add(key)
 
     def end(self, limit: int, *, wanted: bool) -> list[tuple[int, bytes, list[WaitingRecord]]]:
-        """Drop the stretches with numbers below a limit; give what they held where it is wanted."""
+        """Drop the stretches below a limit; return what they held where it is wanted."""
         if limit <= self._done:
             return []
         if wanted:
@@ -304,7 +304,7 @@ class Buckets:
         return bucket
 
     def _close_block(self, number: int, key: bytes) -> int:
-        """Begin a new open block; give the number of the one that is full."""
+        """Begin a new open block, and return the number of the one that is full."""
         full = self._full.setdefault((number, key), _Blocks(0))
         block, full.count = full.count, full.count + 1
         full.held[block], self._held[number][key] = self._held[number][key], []

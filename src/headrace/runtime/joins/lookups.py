@@ -304,7 +304,7 @@ class TableJoinProcessor(Processor[TableJoin]):
 
 
 def _joined(kind: JoinKind, left: object, right: object) -> bool:
-    """Tell whether a kind of join has a row for what both sides have."""
+    """Return whether a kind of join has a row for what both sides have."""
     if kind == "inner":
         return left is not None and right is not None
     return left is not None or (kind == "outer" and right is not None)

@@ -115,7 +115,7 @@ SIDES = ("left", "right")
 
 
 def block_key(key: bytes, port: int, number: int) -> bytes:
-    """Name a full block of one side of a session."""
+    """Return the key of a full block of one side of a session."""
     return _blocks(key) + _BLOCK.pack(port, number)
 
 
@@ -229,7 +229,7 @@ class SessionStore:
         self._filled: dict[bytes, int] = {}
 
     def load(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Read the sessions of keys that are not known yet; give these keys."""
+        """Read the sessions of keys that are not known yet, and return these keys."""
         fresh = [key for key in dict.fromkeys(keys) if key not in self.held]
         found = self._store.get_many([_FAMILY + key for key in fresh])
         opened: tuple[list[Side], list[Side]] = ([], [])
@@ -373,7 +373,7 @@ class SessionJoinProcessor(TimedJoinProcessor[SessionJoin]):
         self._load(arrivals.keys)
 
     def take(self, arrivals: Arrivals, places: Sequence[int], meetings: Meetings) -> list[int]:
-        """Handle records in order; give the places of those whose session would have ended."""
+        """Handle records in order; return the places of those whose session would have ended."""
         gap, late = self.operator.gap, []
         for i in places:
             time, key = arrivals.times[i], arrivals.keys[i]
@@ -485,5 +485,5 @@ class SessionJoinProcessor(TimedJoinProcessor[SessionJoin]):
         return Timers(self.context.store(self.operator), b"t", settled=self.settled)
 
     def _end(self, last: int) -> int:
-        """Tell which watermark ends a session."""
+        """Return which watermark ends a session."""
         return last + self.operator.gap + self.operator.grace + 1

@@ -160,11 +160,11 @@ class TimedJoinProcessor(Processor[JoinT]):
         raise NotImplementedError
 
     def take(self, arrivals: Arrivals, places: Sequence[int], meetings: Meetings) -> list[int]:
-        """Handle records in order; give the places of those whose window has fired."""
+        """Handle records in order, and return the places of those whose window has fired."""
         raise NotImplementedError
 
     def advance_to(self, watermark: Watermark, meetings: Meetings) -> None:
-        """Let event time come to the watermark."""
+        """Advance event time to the watermark."""
         raise NotImplementedError
 
     def give_alone(self, arrivals: Arrivals, i: int, meetings: Meetings) -> None:
@@ -224,7 +224,7 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
             partners.load(last[wide], [keys[i] for i in wide.tolist()])
 
     def take(self, arrivals: Arrivals, places: Sequence[int], meetings: Meetings) -> list[int]:
-        """Handle records in order; give the places of those whose time was up."""
+        """Handle records in order, and return the places of those whose time was up."""
         sides, width, late = self._sides(), self._width, []
         alone = [port + 1 in self.operator.alone for port in (0, 1)]
         before = self.event_time - self.operator.grace
@@ -388,7 +388,7 @@ class WindowJoinProcessor(TimedJoinProcessor[WindowJoin]):
                 buckets.load(found.ends[mine], keys, whole=whole)
 
     def take(self, arrivals: Arrivals, places: Sequence[int], meetings: Meetings) -> list[int]:
-        """Handle records in order; give the places of those whose windows have all fired."""
+        """Handle records in order, and return the places of those whose windows have all fired."""
         sides, late = self._sides(), []
         fired = self.event_time - self.operator.grace
         for i in places:

@@ -126,7 +126,7 @@ class Cells:
         self.now = NEVER
 
     def prefetch(self, entries: list[bytes]) -> None:
-        """Look many entries up at once."""
+        """Look up many entries at once."""
         self.store.get_many([STATE + entry for entry in entries])
 
     def get(self, entry: bytes, *, ends: bool) -> bytes | None:
@@ -147,7 +147,7 @@ class Cells:
         self.put(STATE + entry, _END.pack(end) + value)
 
     def end(self, entry: bytes) -> int | None:
-        """Tell when an entry ends that is there."""
+        """Return when an entry ends that is there."""
         return self._end(entry)
 
     def drop(self, entry: bytes, *, ends: bool) -> None:
@@ -249,7 +249,7 @@ class State:
         self._tail = name_part(spec.name)
 
     def entry(self, key: bytes) -> bytes:
-        """Name the first entry of a record key."""
+        """Return the name of the first entry of a record key."""
         return key_part(key) + self._tail
 
     def _own(self, more: bytes = b"") -> bytes:

@@ -134,7 +134,7 @@ class KeyTimer:
         self._step = step
 
     def set(self, time: datetime) -> None:
-        """Have it fire at a time."""
+        """Set the timer to fire at a time."""
         self._alarms.set(self._rounded(time), self._what(), self._step)
 
     def clear(self, time: datetime) -> None:

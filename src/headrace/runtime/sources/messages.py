@@ -215,7 +215,7 @@ class SourceReader:
         return Chunk(keys, values, times, columns.position, self._headers(columns))
 
     def _times(self, values: list[Any], columns: MessageColumns) -> Int64s:
-        """Tell when records happened."""
+        """Return when records happened."""
         timestamp = self.source.timestamp
         if timestamp == "message":
             return columns.born
@@ -326,7 +326,7 @@ def ranged(columns: MessageColumns, begin: int, end: int) -> MessageColumns:
 def joined(
     parts: list[MessageColumns], *, in_order: bool = True
 ) -> tuple[MessageColumns, npt.NDArray[np.intp]]:
-    """Join messages, in the order of their place in the log or part by part; tell the part of each."""
+    """Join messages, in log order or part by part; return them and the part of each."""
     numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     whole = MessageColumns.concat(parts)
     if not in_order or bool(np.all(whole.position[:-1] <= whole.position[1:])):

@@ -199,15 +199,15 @@ class _QueueAhead:
             self.known_to = int(block.position[-1])
 
     def held(self) -> tuple[int, int]:
-        """Tell how many messages are held, and the bytes of their bodies."""
+        """Return how many messages are held, and the bytes of their bodies."""
         return sum(map(len, self._held)), sum(block.body.nbytes for block in self._held)
 
     def held_to(self, mark: int) -> int:
-        """Tell how many messages are held up to a mark."""
+        """Return how many messages are held up to a mark."""
         return sum(_count_to(block, mark) for block in self._held)
 
     def take(self, mark: int) -> list[MessageColumns]:
-        """Hand on what is held up to a mark."""
+        """Take out what is held up to a mark, and return it."""
         held, self._held = self._held, []
         taken: list[MessageColumns] = []
         for block in held:
@@ -253,7 +253,7 @@ def _known_to(queue: _QueueAhead) -> int:
 
 
 def _fills_step(queues: list[_QueueAhead]) -> bool:
-    """Tell whether enough is held for a step, and not most of it must wait for other queues."""
+    """Return whether enough is held for a step, of which most need not wait for other queues."""
     held = [queue.held() for queue in queues]
     count, volume = (sum(own[of] for own in held) for of in (0, 1))
     if count < _CHUNK_MESSAGES and volume < _CHUNK_BYTES:

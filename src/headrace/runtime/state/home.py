@@ -37,7 +37,7 @@ _FILE = "claim"
 
 @contextlib.contextmanager
 def claimed(root: Path) -> Iterator[bool]:
-    """Claim a folder of local state for as long as the context lasts; tell whether it is ours.
+    """Claim a folder of local state for as long as the context lasts, and yield whether it is ours.
 
     Drivers do without a claim that another process has: epochs and RocksDB's own locks keep two of
     them apart.  Who only follows a job must have it, as it would take copies back to a commit that
@@ -90,7 +90,7 @@ class StateFollower:
         self._batch = 0
 
     def follow(self) -> int:
-        """Read what was committed since the last call; give the number of state messages."""
+        """Read what was committed since the last call, and return the number of state messages."""
         record = self._home.transactions.plan([], {}, 0, 0).record
         if record is None or record.batch == self._batch:
             return 0
@@ -125,7 +125,7 @@ class StateTopicReader:
     topics
         Topic of each store.
     queues
-        Gives the queues of a topic, in the order of the partitions.
+        Returns the queues of a topic, in the order of the partitions.
     tags_of
         The job whose tags the messages have, on RocketMQ.  There, offsets count the messages that
         the job published, and a queue may hold more: late repetitions, which are left out.
@@ -205,9 +205,9 @@ _PATIENCE, _POLL = 30.0, 0.05
 
 
 def commits_units(client: Client, job: str) -> bool:
-    """Tell whether a job's batches are units of its one broker.
+    """Return whether a job's batches are units of its one broker.
 
-    Those of a job that has run on several are none, also while only one of them is seen.
+    Those of a job that has run on several brokers are not, even while only one of them is seen.
     """
     if not client.is_headrace():
         return False
@@ -261,7 +261,7 @@ class StateHome:
 
     @classmethod
     def of(cls, job: str, client: Client) -> Self:
-        """Find the state of a job on a cluster of either kind."""
+        """Return the state of a job on a cluster of either kind."""
         if commits_units(client, job):
             return cls(job, client, _unit_transactions(client, job), tagged=False)
         journal = JournalTransactions(client, PullConsumer(client, job), job)

@@ -191,10 +191,10 @@ class StateStore(ABC):
 
     @abstractmethod
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """Look keys up; None where there is no entry."""
+        """Return the value of each key, None where there is no entry."""
 
     def get(self, key: bytes) -> bytes | None:
-        """Look one key up."""
+        """Return the value of a key, or None if there is no entry."""
         return self.get_many([key])[0]
 
     @abstractmethod
@@ -210,9 +210,9 @@ class StateStore(ABC):
         self.put_many([key], [None])
 
     def began_with(self, start: bytes, stop: bytes) -> bool:
-        """Tell whether the last commit left entries from ``start`` to before ``stop``.
+        """Return whether the last commit left entries from ``start`` to before ``stop``.
 
-        Where a store cannot say so cheaply it says yes, as this one does.
+        A store that cannot tell this cheaply returns True, as this one does.
         """
         del start, stop
         return True
@@ -272,7 +272,7 @@ class StateStore(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - not every store holds something
-        """Let go of files and locks; also after a failure, then without ``persist``."""
+        """Release files and locks; called after a failure, too, then without ``persist``."""
 
 
 @dataclass(frozen=True, slots=True)

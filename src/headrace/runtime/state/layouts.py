@@ -52,7 +52,7 @@ class StateLayout(ABC):
         return self
 
     def spans(self, key: bytes) -> list[Span] | None:
-        """Say where the entries of a record key lie; None where they may lie anywhere."""
+        """Return where the entries of a record key lie, or None if they may lie anywhere."""
         del key
         return None
 

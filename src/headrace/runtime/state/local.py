@@ -119,9 +119,9 @@ def _is_removed(path: Path) -> bool:
 
 
 def _owner(lock: Path) -> int | None:
-    """Find the process that has locked a file; None where the system does not tell.
+    """Return the process that has locked a file, or None if the system does not tell.
 
-    Not by asking for the lock: to close the file again would end a lock of this process's own.
+    The lock itself is not tried: to close the file again would end a lock of this process.
     """
     try:
         inode = lock.stat().st_ino
@@ -300,7 +300,7 @@ class LocalCopies:
     def _bring_up(
         self, database: Rdict, folder: Path, mark: _CopyMark, summary: StateSummary
     ) -> int:
-        """Bring a copy to the commit; give the number of state messages that this took."""
+        """Bring a copy to the commit, and return the number of state messages that this took."""
         if self._apply_change_file(database, folder, mark, summary):
             return 0
         if mark is not _FRESH and self._catch_up(database, mark, summary):
@@ -457,13 +457,13 @@ def _agrees(mark: _CopyMark, summary: StateSummary) -> bool:
 
 
 def _base_name(base: _CopyMark | StateSummary | None) -> bytes:
-    """Name the content that changes were made on: a file fits no other."""
+    """Return a name for the content that changes were made on: a file fits no other."""
     base = base or _FRESH
     return f"{base.end_offset} {base.count} {base.checksum}".encode()
 
 
 def _content_name(after: ChangeSet | StateSummary) -> bytes:
-    """Name the content that changes lead to.
+    """Return a name for the content that changes lead to.
 
     An attempt may have had the name of another one: where topics were deleted, epochs begin anew.
     """
@@ -471,7 +471,7 @@ def _content_name(after: ChangeSet | StateSummary) -> bytes:
 
 
 def _on_lineage(mark: _CopyMark, lineage: list[list[int]]) -> bool:
-    """Tell whether a copy's commit is one that the job still stands on."""
+    """Return whether a copy's commit is one that the job still stands on."""
     if mark == _FRESH:
         return True
     owner = max(

@@ -47,7 +47,7 @@ Moved = Callable[[int], None]
 """Told of entries as they are done."""
 
 Places = Callable[[Sequence[bytes], int], list[int]]
-"""Gives the partitions of entries by their state keys and the number of partitions."""
+"""Function from state keys and the number of partitions to the partitions of the entries."""
 
 
 def unchanged(key: bytes, value: bytes) -> bytes:
@@ -151,9 +151,9 @@ class StateStep:
         source, target
             Names of the stores.
         places
-            Gives the partitions of entries.  Without it they stay in their partition.
+            Returns the partitions of entries.  Without it they stay in their partition.
         change
-            Gives the new value of each entry.
+            Returns the new value of each entry.
         """
         self._begin(source)
         self._begin(target)
@@ -193,7 +193,7 @@ class StateStep:
                 self._moved(len(keys))
 
     def replace(self, store: str, entries: dict[bytes, bytes], places: Places | None) -> None:
-        """Let a store hold these entries and no others; without ``places`` each partition all."""
+        """Replace a store's entries by these; without ``places``, each partition gets all."""
         self._begin(store)
         left = self._shares(entries, places)
         for partition, block in self._blocks(store):
@@ -449,7 +449,7 @@ def _wanted(migrations: Migrations) -> dict[str, StateMigration]:
 
 
 def other_partitions(job: str, there: int, wanted: int) -> PartitionCountError:
-    """Say that state cannot be used with another number of partitions as it is."""
+    """Return the error that state cannot be used with another number of partitions as it is."""
     return PartitionCountError(
         f"job '{job}' has its state in {there} partitions, but was started with {wanted}",
         hint=f"start it with partitions={there} (--partitions {there}), or move its state first:"
@@ -458,7 +458,7 @@ def other_partitions(job: str, there: int, wanted: int) -> PartitionCountError:
 
 
 def _differences(record: CommitRecord, shapes: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Tell which operators with entries in their stores are gone or keep another kind of state."""
+    """Return operators with entries in their stores that are gone or keep another kind of state."""
     found: dict[str, str] = {}
     for store in sorted({state.store for state in record.states if state.count}):
         if store not in shapes:

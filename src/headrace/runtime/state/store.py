@@ -38,7 +38,7 @@ class StateBase(Protocol):
     """A store as of the last commit."""
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
-        """Look keys up; None where there is no entry."""
+        """Return the value of each key, None where there is no entry."""
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Return all entries in the order of their keys."""
@@ -51,7 +51,7 @@ class EmptyBase:
     """A store before its first commit."""
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
-        """Look keys up."""
+        """Return None for each key."""
         return [None] * len(keys)
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
@@ -75,7 +75,7 @@ class MemoryBase:
         self.waiting: dict[Attempted, ChangeSet] = {}
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
-        """Look keys up."""
+        """Return the value of each key, None where there is no entry."""
         return list(map(self.entries.get, keys))
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
@@ -172,7 +172,7 @@ class LayeredStore(StateStore):
         self._waiting: dict[int, list[bytes]] = defaultdict(list)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """Look keys up, changes of this batch first."""
+        """Return the value of each key, from the changes of this batch first."""
         changes = self._changes
         if not changes:
             found = list(self._base.get_many(keys))
@@ -184,7 +184,7 @@ class LayeredStore(StateStore):
         return [changes[key] if key in changes else before[key] for key in keys]
 
     def get(self, key: bytes) -> bytes | None:
-        """Look one key up."""
+        """Return the value of a key, or None if there is no entry."""
         if key in self._changes:
             return self._changes[key]
         if key not in self._before:
@@ -192,7 +192,7 @@ class LayeredStore(StateStore):
         return self._before[key]
 
     def began_with(self, start: bytes, stop: bytes) -> bool:
-        """Tell whether the last commit left entries from ``start`` to before ``stop``."""
+        """Return whether the last commit left entries from ``start`` to before ``stop``."""
         return next(self._base.range(start, stop), None) is not None
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
@@ -420,7 +420,7 @@ class StoreCopy:
         self._database = database
 
     def close(self) -> None:
-        """Let other processes open it."""
+        """Close the database, so that other processes can open it."""
         if self._database is not None:
             self._database.close()
             self._database = None
@@ -476,7 +476,7 @@ class CopiedStore(LayeredStore):
         self._copies.save(self._operator, self._partition, attempt, base, changes)
 
     def close(self) -> None:
-        """Let other processes open the copy."""
+        """Close the copy, so that other processes can open it."""
         if self._copy is not None:
             self._copy.close()
             self._copy = None

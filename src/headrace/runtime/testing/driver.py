@@ -284,7 +284,7 @@ class TopologyTestDriver:
             self._pending = None
 
     def replayed(self) -> Mapping[str, list[Written]]:
-        """Run what was recorded in a driver of its own; give all that is written, by topic.
+        """Run what was recorded in a new driver, and return all that is written, by topic.
 
         Caller: comparisons with other executors.
         """

@@ -79,7 +79,7 @@ class ReceivedBatches:
         self.calls = True
 
     def commit(self, batch: int, staged: Iterable[QueueMessages]) -> None:
-        """Hand a batch over that was committed."""
+        """Hand over a batch that was committed."""
         by_topic: dict[str, list[QueueMessages]] = defaultdict(list)
         for messages in staged:
             by_topic[messages.queue.split("@")[0]].append(messages)
@@ -208,18 +208,18 @@ class SourceQueues:
         self._by_mark: dict[int, tuple[str, MessageColumns, int]] = {}
 
     def reads(self, topic: str) -> bool:
-        """Tell whether some source reads a topic; one that a pattern matches joins now."""
+        """Return whether some source reads a topic; one that a pattern matches joins now."""
         if topic not in self.counts and any(source.reads(topic) for source in self._sources):
             self.counts[topic] = self._given.get(topic, 1)
         return topic in self.counts
 
     def name(self, topic: str, number: int) -> str:
-        """Name a queue."""
+        """Return the name of a queue."""
         return f"{topic}@test@{number}"
 
     @property
     def names(self) -> list[str]:
-        """Name every queue."""
+        """Names of all queues."""
         return [self.name(topic, number) for topic, n in self.counts.items() for number in range(n)]
 
     def feed(self, task: Task, sent: list[Sent], clock: int) -> None:
@@ -240,7 +240,7 @@ class SourceQueues:
         feed.take(runs)
 
     def find(self, mark: int) -> Original | None:
-        """Find a message that was sent by its mark."""
+        """Return the message that was sent with a mark, or None if there is none."""
         found = self._by_mark.get(mark)
         return None if found is None else original_at(*found)
 
@@ -523,7 +523,7 @@ class MemoryJob:
 
     @property
     def written_topics(self) -> list[str]:
-        """Name the topics of sinks and of dead letters."""
+        """Return the topics of sinks and of dead letters."""
         written = [topic for sink in self.topology.sinks for topic in sink.topics]
         return [*written, *self.topology.dead_letter_topics]
 

@@ -215,7 +215,7 @@ class TestOutput(Generic[V]):
         return records
 
     def is_empty(self) -> bool:
-        """Tell whether everything was read."""
+        """Return whether everything was read."""
         return not self._waiting
 
 

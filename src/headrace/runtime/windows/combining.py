@@ -158,7 +158,7 @@ def _day_bounds(windows: TimeWindows, times: Int64s) -> Int64s:
 
 @lru_cache(maxsize=65536)
 def _instant(zone: str, wall: int) -> int:
-    """Tell when a zone's clocks showed a time first, ms; skipped times are when they were."""
+    """Return when a zone's clocks first showed a time, ms; skipped times are when they would be."""
     try:
         shown = (_EPOCH + wall * _MILLISECOND).replace(tzinfo=ZoneInfo(zone))
         return (shown - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
@@ -167,7 +167,7 @@ def _instant(zone: str, wall: int) -> int:
 
 
 def _wall(zone: str, time: int) -> int:
-    """Tell what a zone's clocks show, ms."""
+    """Return what a zone's clocks show, ms."""
     try:
         shown = (datetime(1970, 1, 1, tzinfo=UTC) + time * _MILLISECOND).astimezone(ZoneInfo(zone))
         return (shown.replace(tzinfo=None) - _EPOCH) // _MILLISECOND
@@ -206,7 +206,7 @@ def split_doubtful(operator: TimeWindow, chunk: Chunk, fired: int) -> tuple[Chun
 
 
 def event_times(before: int, watermarks: Sequence[Watermark], marks: Int64s) -> Int64s:
-    """Tell how far an operator's event time had come before the records with some marks."""
+    """Return how far an operator's event time had come before the records with some marks."""
     times = np.array([before, *(watermark.time for watermark in watermarks)], np.int64)
     seen = np.array([watermark.mark for watermark in watermarks], np.int64)
     return np.maximum(times[np.searchsorted(seen, marks, side="left")], NEVER)

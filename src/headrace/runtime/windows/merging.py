@@ -32,7 +32,7 @@ class MergedParts:
         self._merged: dict[tuple[int, int], Any] = {}
 
     def forget(self, count: int) -> None:
-        """Let parts at the front go."""
+        """Forget parts at the front."""
         self._first += count
         if len(self._merged) > 2 * len(self._parts):
             first = self._first

@@ -86,13 +86,13 @@ class ByRecordProcessor(Processor[WindowT]):
     ) -> list[RecordGroup] | None:
         """Put a record into the parts of its key.
 
-        The record comes as a part without an accumulator.  Gives the parts that it changed, None
+        The record comes as a part without an accumulator.  Return the parts that it changed, None
         when their windows have fired.
         """
 
     @abstractmethod
     def next_time(self, parts: list[RecordGroup]) -> int | None:
-        """Tell when a key has something to do."""
+        """Return when a key has something to do."""
 
     @abstractmethod
     def close(self, key: bytes, parts: list[RecordGroup], watermark: Watermark) -> None:
@@ -311,7 +311,7 @@ class SlidingProcessor(ByRecordProcessor[SlidingWindow]):
         return [one for one in parts[place:last] if one.number == _OPEN]
 
     def next_time(self, parts: list[RecordGroup]) -> int | None:
-        """Tell when the first window has passed, or the first part is no longer needed."""
+        """Return when the first window has passed, or the first part is no longer needed."""
         if not parts:
             return None
         drops, fired = self._passed(parts[0]) + self.operator.windows.size, _fired(parts)
@@ -356,7 +356,7 @@ def _time(part: RecordGroup) -> int:
 
 
 def _fired(parts: list[RecordGroup]) -> int:
-    """Tell how many parts have fired."""
+    """Return how many parts have fired."""
     return bisect_left(parts, _OPEN, key=lambda part: -part.number)
 
 
@@ -387,7 +387,7 @@ class CountProcessor(ByRecordProcessor[CountWindow]):
             parts.clear()
 
     def next_time(self, parts: list[RecordGroup]) -> int | None:
-        """Tell that time plays no part."""
+        """Return None, as time plays no part."""
         del parts
         return None
 
@@ -429,7 +429,7 @@ class SessionProcessor(ByRecordProcessor[SessionWindow]):
         return [session]
 
     def next_time(self, parts: list[RecordGroup]) -> int | None:
-        """Tell when the first session has passed."""
+        """Return when the first session has passed."""
         return self._passed(parts[0]) if parts else None
 
     def close(self, key: bytes, parts: list[RecordGroup], watermark: Watermark) -> None:

@@ -164,7 +164,7 @@ class Places:
         return found
 
     def ending_before(self, time: int, places: Int64s) -> Bools:
-        """Tell which places' windows end before a time."""
+        """Return which places' windows end before a time."""
         return self.ends(places) < time
 
     @staticmethod
@@ -370,7 +370,7 @@ class TimeWindowProcessor(Processor[TimeWindow]):
             self._take_olds([(place, old) for place, old in zip(held, olds, strict=True) if old])
 
     def _may_be_stored(self, places: list[int]) -> Bools:
-        """Tell of which places the store may have held the windows when the batch began."""
+        """Return for which places the store may have held the windows when the batch began."""
         numbers, which, counts = np.unique(
             Places.windows_of(places), return_inverse=True, return_counts=True
         )

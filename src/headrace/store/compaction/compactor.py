@@ -181,7 +181,7 @@ _STORED_AT = 56
 _V6_MORE = 12
 
 _Stamp = Callable[[IndexRows], npt.NDArray[np.int64]]
-"""Gives the times when rows were met."""
+"""Function that returns the times when rows were met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class OutputPlace:
     ops: FileOps
     digest_mark: bytes
     file_size: int
-    #: Gives a number that no file has.
+    #: Returns a number that no file has.
     number: Callable[[], int]
     #: Told of bytes that were read and written; may wait, may raise to stop it all.
     check: Callable[[int], None]
@@ -434,7 +434,7 @@ def dirt_of(parts: tuple[FileView, ...], clean_until: int) -> Dirt:
 
 
 def is_due(view: View, settings: CompactionSettings, clock: StoreClock) -> bool:
-    """Tell whether a queue is worth a compaction now."""
+    """Return whether a queue is worth a compaction now."""
     now = clock.now()
     parts = candidates_of(view, now, settings, force=False)
     dirt = dirt_of(parts, view.clean_until)

@@ -29,7 +29,7 @@ from headrace.store.fileops import Buffer, FileOps, read_all, read_error, write_
 
 
 def make_name(base: int, generation: int) -> str:
-    """Name a file by its first offset; the generation makes the name unique.
+    """Return the name of a file: its first offset, and the generation that makes it unique.
 
     >>> make_name(12, 3)
     '00000000000000000012-3'
@@ -355,7 +355,7 @@ class DataFile:
         return max(len(self._data), self._size)
 
     def segment_at(self, position: int) -> DataFile:
-        """Find the file of a position."""
+        """Return the file of a position."""
         del position
         return self
 
@@ -433,7 +433,7 @@ class DataFile:
         self._trusted = self._keys_checked = True
 
     def row_of(self, meta: FileMeta, offset: int) -> int:
-        """Find the first row at or behind a queue offset."""
+        """Return the first row at or behind a queue offset."""
         if offset <= meta.first:
             return 0
         # Not searchsorted: it would copy the whole column for one look-up.
@@ -603,5 +603,5 @@ class View:
         return self.parts[0].meta.first if self.parts else self.log_end
 
     def first_part(self, offset: int) -> int:
-        """Find the first part that holds something at or behind an offset."""
+        """Return the first part that holds something at or behind an offset."""
         return bisect_left(self.lasts, offset)

@@ -271,7 +271,7 @@ def units(view: View, first: int, last: int) -> IndexRows:
 
 
 def store_time(view: View, offset: int) -> int:
-    """Tell when a record was stored, ms since 1970.
+    """Return when a record was stored, ms since 1970.
 
     Raises
     ------
@@ -288,9 +288,9 @@ def store_time(view: View, offset: int) -> int:
 
 
 def offset_at(view: View, timestamp: int, *, upper: bool) -> int:
-    """Find a record by its store time: the first that is not older, or the last that is not newer.
+    """Return an offset by store time: the first that is not older, or the last that is not newer.
 
-    The log's end when all are older; the first offset when all are newer.
+    It is the log's end when all are older, and the first offset when all are newer.
     """
     bases = np.cumsum([0, *(part.meta.count for part in view.parts)])
     low, high = 0, int(bases[-1])
@@ -476,7 +476,7 @@ class LogFiles:
         self._remove(paths)
 
     def ask(self, question: Callable[[View], _Answer]) -> _Answer:
-        """Answer from the present view; again when its files were replaced meanwhile."""
+        """Answer from the present view, and again if its files were replaced meanwhile."""
         while True:
             view = self._view
             try:

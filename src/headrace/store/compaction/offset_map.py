@@ -223,7 +223,7 @@ class OffsetMap:
         self._table[places[known], 2] = rows["offset"][known].astype(np.uint64) + np.uint64(1)
 
     def _insert(self, new: _Places, rows: data_file.KeyRows) -> int | None:
-        """Put keys that are not in the table there; give the first that found no place."""
+        """Add keys that are not in the table yet, and return the first that found no place."""
         first_unplaced: int | None = None
         while len(new):
             high, low = rows["high"][new], rows["low"][new]
@@ -249,7 +249,7 @@ class OffsetMap:
         return first_unplaced
 
     def _find(self, high: _Numbers, low: _Numbers) -> tuple[_Places, _Places]:
-        """Find the slots of keys, and for those that are not there the first free one."""
+        """Return the slots of keys, and for those that are not there the first free one."""
         table, size = self._table, np.uint64(len(self._table))
         shift = np.uint64(32)
         mixed = _mix(_mix(high ^ self._salts[0]) + low ^ self._salts[1])
@@ -312,7 +312,7 @@ class DistinctKeys:
         return counter.estimate
 
     def add(self, rows: data_file.KeyRows) -> None:
-        """Look at some records."""
+        """Count the keys of some records."""
         mixed = _mix(rows["high"] + rows["low"])
         sample = mixed[(mixed & self._mask) == 0]
         self._seen = np.unique(np.concatenate((self._seen, sample)))
@@ -390,7 +390,7 @@ class Candidate:
         self.bits[first // 8 : first // 8 + len(packed)] |= packed
 
     def kept(self, first: int, last: int) -> npt.NDArray[np.bool_]:
-        """Tell which of some rows stay."""
+        """Return which of some rows stay."""
         begin = first // 8
         bits = np.unpackbits(self.bits[begin : -(-last // 8)])
         kept: npt.NDArray[np.bool_] = bits[first - 8 * begin : last - 8 * begin] == 0
@@ -411,7 +411,7 @@ class Horizon:
         return np.where((met == NOT_MET) & (index["offset"] < clean_until), self.now, met)
 
     def over(self, met: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Tell which of these are deletes whose time is over."""
+        """Return which of these are deletes whose time is over."""
         return (met >= 0) & (self.now - met >= self.retention)
 
 
@@ -444,7 +444,7 @@ def mark(
     horizon: Horizon,
     check: Callable[[int], None],
 ) -> Marked:
-    """Find the records of closed files that go.
+    """Mark the records of closed files that go.
 
     Parameters
     ----------

@@ -241,7 +241,7 @@ class QueueLog:
         return self._files.ask(lambda view: log_files.units(view, first_offset, last_offset))
 
     def store_time(self, offset: int) -> int:
-        """Tell when a record was stored, ms since 1970.
+        """Return when a record was stored, ms since 1970.
 
         Raises
         ------
@@ -251,15 +251,15 @@ class QueueLog:
         return self._files.ask(lambda view: log_files.store_time(view, offset))
 
     def offset_at(self, timestamp: int, *, upper: bool) -> int:
-        """Find a record by its store time, as :meth:`MessageStore.offset_at` does."""
+        """Return an offset by store time, as :meth:`MessageStore.offset_at` does."""
         return self._files.ask(lambda view: log_files.offset_at(view, timestamp, upper=upper))
 
     def dirt(self) -> manifest.Dirt:
-        """Tell how much of the closed files no compaction has covered."""
+        """Return how much of the closed files no compaction has covered."""
         return self._files.ask(lambda view: compactor.dirt_of(view.closed, view.clean_until))
 
     def active_since(self) -> int | None:
-        """Tell the store time of the oldest record of the active file; None when it is empty."""
+        """Return the store time of the oldest record of the active file, or None if it is empty."""
         meta = self._files.view.active.meta
         return meta.oldest if meta.count else None
 

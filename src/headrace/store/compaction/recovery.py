@@ -136,7 +136,7 @@ def _parse(content: memoryview, position: int) -> tuple[list[Entry], int, int]:
 
 
 def witness_behind(path: Path, damaged: int, size: int, ops: FileOps) -> Entry | None:
-    """Find an entry that proves that the bytes at a damaged position were once on disk."""
+    """Return an entry that proves that the bytes at a damaged position were once on disk."""
     at = damaged + 1
     while (found := _find_header(path, at, size, ops)) is not None:
         at = found + 1
@@ -149,7 +149,7 @@ def witness_behind(path: Path, damaged: int, size: int, ops: FileOps) -> Entry |
 
 
 def next_intact(path: Path, at: int, size: int, ops: FileOps) -> int | None:
-    """Find the next intact entry at or behind a position."""
+    """Return where the next intact entry begins, at or behind a position."""
     while (found := _find_header(path, at, size, ops)) is not None:
         for _ in stretches(path, found, size, ops):
             return found
@@ -158,7 +158,7 @@ def next_intact(path: Path, at: int, size: int, ops: FileOps) -> int | None:
 
 
 def _find_header(path: Path, at: int, size: int, ops: FileOps) -> int | None:
-    """Find the next bytes that look like the header of an entry at its place."""
+    """Return where the next bytes are that look like the header of an entry at its place."""
     fd = ops.open(path, os.O_RDONLY)
     try:
         while at + HEADER_SIZE <= size:
@@ -181,7 +181,7 @@ def _find_header(path: Path, at: int, size: int, ops: FileOps) -> int | None:
 
 
 def damage_at(path: Path, position: int) -> CorruptLogError:
-    """Say which entry of a data file is damaged."""
+    """Return the error that names the damaged entry of a data file."""
     return CorruptLogError(
         f"{path}: the entry at byte {position} does not match its checksum",
         hint="other messages stay readable; put the file back from a copy, or restore the queue "
@@ -328,7 +328,7 @@ def recover(folder: Path, ops: FileOps, digest: KeyDigest) -> Recovered:
 
 
 def paths_of(folder: Path, meta: FileMeta) -> list[Path]:
-    """Name the files that belong to one data file."""
+    """Return the files that belong to one data file."""
     return [
         data_path(folder, meta.name),
         index_path(folder, meta),

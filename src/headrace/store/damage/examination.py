@@ -90,7 +90,7 @@ def _name(saved: SavedQueue) -> str:
 
 
 def check_staged_parts(folder: Path, ops: FileOps) -> Iterator[inspection.Finding]:
-    """Look for staged parts that do not end with a whole chunk."""
+    """Yield a finding for each staged part that does not end with a whole chunk."""
     for path in sorted((folder / "staging").glob("*/*.part")):
         try:
             content = ops.read_bytes(path)
@@ -128,7 +128,7 @@ class Examination:
 
 
 def holder_of(folder: Path) -> str | None:
-    """Name the process that has a store open; None when none has."""
+    """Return the process that has a store open, or None if none has."""
     try:
         fd = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -414,7 +414,7 @@ def repair_store(
 def plan_repair(
     folder: Path, ops: FileOps, progress: Callable[[int], None] = lambda _done: None
 ) -> RepairPlan:
-    """Look at a store, and say what a repair would do. Caller: has the folder's lock."""
+    """Return what a repair of a store would do. Caller: has the folder's lock."""
     path = folder / "checkpoint"
     checkpoint = read_checkpoint(path, ops)
     evidence = evidence_of(checkpoint)

@@ -91,7 +91,7 @@ class NoCommits:
     offsets: set[int] = field(default_factory=set)
 
     def finding(self) -> Finding:
-        """Say where they are."""
+        """Return a finding about where they are."""
         number, (topic, queue_id) = len(self.offsets), self.key
         which = "record is no commit" if number == 1 else f"{number} records are no commits"
         text = f"{which}: topic {topic!r}, queue {queue_id}, offset {min(self.offsets)}"
@@ -121,7 +121,7 @@ def no_commits_in(records: Buffer) -> list[int]:
 def no_commits_of_compaction_logs(
     store: Path, known: Iterable[NoCommits], ops: FileOps
 ) -> Iterator[Finding]:
-    """Name records that are no commits and that the commit log does not hold any more."""
+    """Yield findings about records that are no commits and are gone from the commit log."""
     told = {(each.key, offset) for each in known for offset in each.offsets}
     for folder in sorted((store / "compaction").glob(f"*{COMMIT_TOPIC_SUFFIX}/*-*")):
         key = unquote(folder.parent.name), int(folder.name.partition("-")[0])
@@ -146,7 +146,7 @@ def _entries_of(path: Path, ops: FileOps) -> Iterator[tuple[int, list[int]]]:
 
 
 def stays_closed(losses: Iterable[Loss], next_offsets: dict[QueueKey, int]) -> str:
-    """Say which jobs do not open as their newest commit is among what is lost."""
+    """Return a text about jobs that do not open, as their newest commit is among what is lost."""
     topics = [
         repr(loss.topic)
         for loss in losses
@@ -267,7 +267,7 @@ class DamagedRange:
 
 
 def _untold(_done: int) -> None:
-    """Tell nobody how far a walk is."""
+    """Report to nobody how far a walk is."""
 
 
 def find_log_files(folder: Path, ops: FileOps) -> list[LogFile]:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 def fault_of_records(payload: Buffer, entry: IntactEntry, *, sparse: bool = False) -> str | None:
-    """Say what is wrong with the records of an entry; None when nothing is.
+    """Return what is wrong with the records of an entry, or None if nothing is.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class QueueFact(NamedTuple):
 
 
 def salvaged_heads(stretch: DamagedRange) -> Iterator[tuple[QueueKey, int]]:
-    """Find the records in damaged bytes whose head still names the place where it stands."""
+    """Yield the records in damaged bytes whose head still names the place where it stands."""
     for at in record_magics(stretch.content, stretch.position):
         record = memoryview(stretch.content)[at:]
         try:
@@ -328,7 +328,7 @@ class DamageLedger:
     def _look_inside(
         self, block: IntactEntries, entries: list[IntactEntry], head: npt.NDArray[np.void]
     ) -> None:
-        """Look at every record; an entry of a single one costs no call of its own."""
+        """Check every record; an entry of a single one costs no call of its own."""
         facts = np.array([(e.records, e.payload_size, e.payload_position) for e in entries])
         fits = (head["size"] == facts[:, 1]) & (head["position"] == facts[:, 2])
         for number in np.flatnonzero((facts[:, 0] != 1) | ~fits).tolist():

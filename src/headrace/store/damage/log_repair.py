@@ -276,7 +276,7 @@ def _copy(
 # A record that is lost there is taken from the commit log, when that still has it.
 
 Fetch = Callable[[int, int], bytes | None]
-"""Gives the record at a position of the commit log if it is intact and has a queue offset."""
+"""Function that returns an intact record at a position of the commit log with a queue offset."""
 
 _ATTEMPTS = 5
 
@@ -344,7 +344,7 @@ def _manifest_bytes(folder: Path, ops: FileOps) -> bytes:
 
 
 def check_compaction_logs(store: Path, ops: FileOps) -> Iterator[Finding]:
-    """Say what is damaged in the compaction logs of a store."""
+    """Yield what is damaged in the compaction logs of a store."""
     for queue in find_damaged_queues(store, ops):
         topic, queue_id = queue.key
         for damage in queue.damage:

@@ -104,7 +104,7 @@ def _tables(size: int) -> tuple[UInt64s, UInt64s]:
 
 
 def _mixed(numbers: UInt64s) -> UInt64s:
-    """Let every bit depend on every bit."""
+    """Mix numbers so that every bit depends on every bit."""
     for factor in _MIX:
         numbers = (numbers ^ (numbers >> _SHIFT)) * factor
     return numbers ^ (numbers >> _SHIFT)
@@ -277,7 +277,7 @@ def _records(
 
 
 def _holds(values: pa.BinaryArray, word: str) -> npt.NDArray[np.bool_]:
-    """Tell which values, of words with blanks between, hold a word."""
+    """Return which values, of words with blanks between, hold a word."""
     blank = pa.scalar(b" ")
     padded = pc.binary_join_element_wise(blank, values, blank, pa.scalar(b""))
     held = pc.match_substring(padded, f" {word} ")
@@ -633,7 +633,7 @@ class _Tail:
         self._runs: list[Collected] = []
 
     def extend(self, segment: Segment, end: int) -> None:
-        """Look at what was appended since."""
+        """Take in what was appended since."""
         if not self._is_same(segment, end):
             self._base, self._end, self._runs = segment.base, segment.base, []
         content = segment.view(segment.base, end)

@@ -167,7 +167,7 @@ class ReplicaBook:
             insort(self._waiters, _Waiter(position, now + self._patience, done))
 
     def expire(self, *, now: float) -> None:
-        """Tell who has waited for too long."""
+        """Answer those who have waited for too long."""
         late = [each for each in self._waiters if each.deadline <= now]
         if late:
             self._waiters = [each for each in self._waiters if each.deadline > now]

@@ -107,7 +107,7 @@ def next_term(epoch: int) -> int:
 
 
 def common_point(mine: EpochTable, my_end: int, theirs: EpochTable, their_end: int) -> int:
-    """Find the position up to which two copies of one log are the same.
+    """Return the position up to which two copies of one log are the same.
 
     Examples
     --------
@@ -313,7 +313,7 @@ class Follower:
         return Fetch(self.head.end, self._synced, self._max_bytes)
 
     def _compare(self, theirs: LogHead) -> Instruction:
-        """Find where to go on, once the primary's log is known."""
+        """Decide where to go on, once the primary's log is known."""
         self.primary = theirs
         mine = self.head
         if mine.end == mine.begin and not mine.epochs.epochs:

@@ -134,7 +134,7 @@ class Rebuilds:
         return self._upkeep.compactor.pause(key)
 
     def resume(self, key: LogKey) -> None:
-        """Let a queue be compacted again."""
+        """Allow a queue to be compacted again."""
         self._upkeep.compactor.resume(key)
 
     def birth(self, topic: str, queue_id: int) -> int:
@@ -155,7 +155,7 @@ class Rebuilds:
         return entry.stage is RebuildStage.PULLING
 
     def wanted(self) -> list[QueueRebuild]:
-        """Name the queues with something to be done; their rebuilds begin here."""
+        """Return the queues with something to be done; their rebuilds begin here."""
         if not self._is_copy():
             return []
         views = (view for view in self._catalog.views() if view.compacted)
@@ -333,7 +333,7 @@ class LogPort:
         return self._catalog.position
 
     def head(self, log: str = "") -> LogHead:
-        """Say where the log begins and ends; in a copy, what readers do not yet see counts."""
+        """Return where the log begins and ends, in a copy with what readers do not see yet."""
         newest = self._log.segments[-1].base
         end = max(self._log.end, self._catalog.position) if self.refused else self.end
         return LogHead(log, self.epochs, self._log.begin, end, min(newest, end))
@@ -377,11 +377,11 @@ class LogPort:
         return self._alone(lambda: self._copy(base, position, content, sync=sync))
 
     def kept(self) -> Copied:
-        """Tell what there is of a copy, when nothing is being appended to it."""
+        """Return what there is of a copy, when nothing is being appended to it."""
         return Copied(self.epochs, self._log.end, self._log.synced)
 
     def begin_at(self, position: int) -> Future[None]:
-        """Let an empty log begin at a position."""
+        """Make an empty log begin at a position."""
 
         def begin() -> None:
             self._log.begin_at(position)
@@ -413,15 +413,15 @@ class LogPort:
         return self._mark.exists or self.refused
 
     def refuse(self, error: HeadraceError | None) -> None:
-        """Have the store refuse to write for its callers, or take that back."""
+        """Make the store refuse to write for its callers, or take that back."""
         self._writer.refusal = error
 
     def tell(self, on_publish: Callable[[int], None] | None) -> None:
-        """Have a call made, on any thread, for each new end that readers see."""
+        """Call a function, on any thread, for each new end that readers see."""
         self._writer.on_publish = on_publish
 
     def close(self) -> None:
-        """Let go of what copying holds open."""
+        """Release what copying holds open."""
         self._mark.close()
 
     def _alone(self, work: Callable[[], T]) -> Future[T]:

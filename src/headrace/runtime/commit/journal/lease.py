@@ -77,16 +77,16 @@ def remaining_wait(
     dead_for: float | None,
     expired: bool = False,
 ) -> float | None:
-    """Say how much longer a successor waits, in seconds; None: until something happens.
+    """Return how many seconds a successor still waits, or None: until something happens.
 
     Parameters
     ----------
     granted_for
-        How long it has held the lock; None: it does not.
+        How long it has held the lock; None if it does not hold it.
     ended
         Its predecessor ended in order, or there was none.
     dead_for
-        How long its predecessor is known to be dead; None: it may live.
+        How long its predecessor has been known to be dead; None if it may be alive.
     expired
         The lock of its predecessor is known to have expired, not to have been forgotten.
 
@@ -135,7 +135,7 @@ class DriverLease(Lease):
         self.keeper = ""
 
     def acquire(self) -> bool:
-        """Lock the commit topic, or renew the lock; tell whether it is ours.
+        """Lock the commit topic, or renew the lock, and return whether it is ours.
 
         A lease that was not renewed in time is lost, also if the lock is free again: another
         driver may have had it in between.
@@ -147,9 +147,9 @@ class DriverLease(Lease):
         return granted
 
     def _is_kept_where_it_was(self) -> bool:
-        """Tell whether the lock is not that of a broker which has taken the place of the first.
+        """Return whether the lock is not that of a broker which has taken the place of the first.
 
-        A successor would not hear of that where the first one comes back.
+        If the first broker came back, a successor would not learn of a lock on the other.
         """
         return not self.keeper or self._address() == _address_of(self.keeper)
 
@@ -162,7 +162,7 @@ class DriverLease(Lease):
                 self.keeper = keeper
 
     def held(self) -> bool:
-        """Tell whether nobody else can have the lease now."""
+        """Return whether nobody else can have the lease now."""
         return self._failure is None and self._term.silence < self._term.length
 
     def _fail(self, error: BaseException) -> None:
@@ -263,7 +263,7 @@ class DriverLease(Lease):
         return granted
 
     def _ask_keeper(self) -> str:
-        """Name the process of the broker; empty where it does not say when it began."""
+        """Return a name for the broker's process; empty where it does not say when it began."""
         try:
             address = self._address()
             answer = self._client.invoke(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))

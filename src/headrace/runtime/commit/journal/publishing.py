@@ -75,7 +75,7 @@ def check_retention(
 
 
 def journal_time(settings: JobSettings) -> timedelta:
-    """Say how long the journal must keep a batch of a job that runs, or is replaced at once.
+    """Return how long the journal must keep a batch of a job that runs, or is replaced at once.
 
     It is processed, committed and published, and its driver may be outwaited by another one.
 
@@ -178,7 +178,7 @@ class StateMender:
         return {queue: self._clean[queue] for queue in queues}
 
     def sent(self, queue: QueueName, first: int, count: int, last: Tag) -> None:
-        """Hear where messages of this driver lie: right behind what is clean, or not."""
+        """Note where messages of this driver lie: right behind what is clean, or not."""
         clean = self._clean.get(queue)
         if clean == first:
             self._clean[queue] = first + count
@@ -188,7 +188,7 @@ class StateMender:
             self._next = 0.0
 
     def look(self, record: CommitRecord) -> None:
-        """Look what has come since, where it is time to, and make up for repetitions."""
+        """Check what has come since, where it is time to, and make up for repetitions."""
         if time.monotonic() < self._next:
             return
         queues = [MessageQueue.parse(queue) for queue in self.ends(record)]
@@ -210,7 +210,7 @@ class StateMender:
         return found
 
     def _late(self, queue: MessageQueue, begin: int, end: int) -> dict[bytes, _Message]:
-        """Find the repetitions in a part of a queue, the last one of each key."""
+        """Return the repetitions in a part of a queue, the last one of each key."""
         copies, found = FirstCopies(), dict[bytes, _Message]()
         if (highest := self._highest.get(queue.name)) is not None:
             copies.among(parse_tags(pa.array([str(highest).encode()], pa.binary())))
@@ -309,7 +309,7 @@ def totals(parts: Sequence[StagedPart]) -> Counter[QueueName]:
 
 
 def counted_once(parts: Sequence[StagedPart]) -> list[StagedPart]:
-    """Say in the first part what all parts hold for each queue: every task may write to each."""
+    """Put what all parts hold for each queue into the first, as every task may write to each."""
     counts = dict(totals(parts))
     return [
         msgspec.structs.replace(part, counts={} if number else counts)
@@ -414,7 +414,7 @@ class Publisher:
         failpoint("journal.publish.done")
 
     def is_published(self, record: CommitRecord, topics: Collection[str] | None = None) -> bool:
-        """Tell whether some topics show all of a batch; None: all that it is written to."""
+        """Return whether some topics show all of a batch; None means all that it is written to."""
         return all(
             self._tail(record, queue) >= count
             for queue, count in totals(record.parts).items()

@@ -209,7 +209,7 @@ class CommitTopic:
         return self.log
 
     def _is_writable(self, queue: MessageQueue) -> bool:
-        """Tell whether a master answers: a follower that stands in for one may lag behind it."""
+        """Return whether a master answers: a follower that stands in for one may lag behind it."""
         route = self._client.route(self._topic, refresh=True)
         return queue in route.writable_queues(self._topic)
 
@@ -325,7 +325,7 @@ class CommitTopic:
         self.refresh()
 
     def _is_settled(self, record: CommitRecord) -> bool:
-        """Tell whether a record counts, or never will."""
+        """Return whether a record counts, or never will."""
         log = self.refresh()
         if log.epoch != record.epoch:
             return log.epoch > record.epoch

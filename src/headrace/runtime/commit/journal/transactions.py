@@ -203,7 +203,7 @@ def _estimate(consumer: PullConsumer, name: QueueName, begin: int, end: int) -> 
 
 
 def _is_cut_off(head: Int64s) -> bool:
-    """Tell whether a sample ended although another message like these would have fitted."""
+    """Return whether a sample ended although another message like these would have fitted."""
     return len(head) > 0 and head.sum() + 2 * head.mean() < _SAMPLE_BYTES
 
 
@@ -273,7 +273,7 @@ class JournalWriter:
         self._counts: Counter[str] = Counter()
 
     def stage(self, messages: QueueMessages) -> int | None:
-        """Hand over messages of one queue."""
+        """Stage messages of one queue."""
         if self._send is not None and not messages.is_state:
             return self._send(messages)
         self._counts[messages.queue] += len(messages)
@@ -286,7 +286,7 @@ class JournalWriter:
         return None
 
     def finish(self) -> StagedPart:
-        """Hand over the rest and say what was staged, and where."""
+        """Stage the rest, and return what was staged, and where."""
         self._flush()
         failpoint("journal.staged")
         return StagedPart(
@@ -491,11 +491,11 @@ class JournalTransactions:
         )
 
     def is_published(self, record: CommitRecord) -> bool:
-        """Tell whether all topics show all of a committed batch."""
+        """Return whether all topics show all of a committed batch."""
         return self._topic.log.closed or self._publisher.is_published(record)
 
     def shows_state(self, record: CommitRecord) -> bool:
-        """Tell whether the state topics show all of a committed batch."""
+        """Return whether the state topics show all of a committed batch."""
         if record.batch > self._shown:
             topics = {state_topic(self._job, state.store) for state in record.states}
             if not (self._topic.log.closed or self._publisher.is_published(record, topics)):
