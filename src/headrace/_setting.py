@@ -32,9 +32,9 @@ PREFIX = "HEADRACE_"
 """How the environment variables of settings begin."""
 
 SHORTEST = timedelta(milliseconds=1)
-"""The least that a duration can be which must not be nothing."""
+"""The smallest value of a duration that must not be zero."""
 
-#: How those of the broker and of Connect's workers begin, which no job reads.
+#: How the variables of the broker and of Connect's workers begin, which no job reads.
 _PREFIXES = ("HEADRACE_BROKER_", "HEADRACE_CONNECT_")
 
 
@@ -95,7 +95,7 @@ def setting(  # noqa: PLR0913  (keywords that say all about a setting)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredSettings:
-    """What all dataclasses have whose fields are settings: checks, and ways to give them as text.
+    """What all dataclasses of settings have: checks, and ways to write the settings as text.
 
     Raises
     ------
@@ -113,7 +113,7 @@ class DeclaredSettings:
     (3, 4)
     """
 
-    #: How its environment variables begin; empty: it has none.
+    #: How its environment variables begin; empty if it has none.
     VARIABLES: typing.ClassVar[str] = PREFIX
     #: The first setting of each group in which help shows them, and the group's name.
     PANELS: typing.ClassVar[Mapping[str, str]] = {}
@@ -218,7 +218,7 @@ class Option:
 
 
 def options_of(kind: type[DeclaredSettings]) -> list[Option]:
-    """Return the options that give the settings of a dataclass; each value is text, or texts."""
+    """Return the options of the settings of a dataclass; each value is text, or texts."""
     options, panel = [], "Settings"
     for field in settings_of(kind):
         panel = kind.PANELS.get(field.name, panel)
@@ -274,7 +274,7 @@ def validate(settings: DeclaredSettings) -> None:
 
 
 def variable_of(kind: type[DeclaredSettings], field: dataclasses.Field[Any]) -> str:
-    """Return the name of the environment variable that gives a setting."""
+    """Return the name of the environment variable for a setting."""
     return field.metadata["variable"] or f"{kind.VARIABLES}{field.name.upper()}"
 
 
@@ -465,7 +465,7 @@ def _duration(value: object) -> timedelta:
     if isinstance(value, timedelta):
         return value
     if isinstance(value, str):
-        # Nothing needs no unit.
+        # Zero needs no unit.
         return timedelta(0) if value.strip() == "0" else parse_duration(value)
     raise ValueError("give a timedelta, or text such as '500 ms'")
 
@@ -486,7 +486,7 @@ _CONVERSIONS: Mapping[Any, Callable[[object], Any]] = MappingProxyType(
     }
 )
 
-#: What values look like whose setting has no unit.
+#: What values look like if their setting has no unit.
 _KINDS: Mapping[Any, str] = MappingProxyType(
     {
         str: "text",

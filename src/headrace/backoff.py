@@ -7,12 +7,12 @@ import random
 
 #: Doublings beyond which there is no pause that anybody waits for.
 _MOST_DOUBLINGS = 64
-#: Of its own: what a user's code has seeded stays as it is.
+#: A generator of its own: what a user's code has seeded stays as it is.
 _chance = random.Random()
 
 
 def jitter() -> float:
-    """Return a number from 0 to 1 by which a pause is cut: those who failed together part.
+    """Return a number from 0 to 1 by which a pause is cut, so that those who failed together part.
 
     >>> Backoff(1.0).next(jitter()) >= 0.5
     True
@@ -51,7 +51,7 @@ class Backoff:
         return self.after(self._failures, chance)
 
     def reset(self) -> None:
-        """Forget the failures: the last try did good."""
+        """Forget the failures: the last try succeeded."""
         self._failures = 0
 
     def after(self, failures: int, chance: float = 1.0) -> float:

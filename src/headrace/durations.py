@@ -43,7 +43,7 @@ def parse_duration(text: str) -> timedelta:
     Raises
     ------
     ValueError
-        When the text is none; the message says what one looks like.
+        When the text is not a duration; the message says what one looks like.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def read_duration(what: str, text: str) -> timedelta:
     Raises
     ------
     SettingsError
-        When the text is no duration.
+        When the text is not a duration.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def parse_size(text: str) -> int:
     Raises
     ------
     ValueError
-        When the text is none; the message says what one looks like.
+        When the text is not a size; the message says what one looks like.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """The embedded broker of a data folder: found when it runs, started when it does not.
 
-Who starts the broker writes its address to ``broker.json`` in the data folder, so that every
+Whoever starts the broker writes its address to ``broker.json`` in the data folder, so that every
 command with the same data folder meets the same broker.
 """
 

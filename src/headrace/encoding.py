@@ -57,7 +57,7 @@ _PACK: Final = msgspec.msgpack.Encoder().encode
 _UNPACK: Final = msgspec.msgpack.Decoder(dict[str, Any] | list[Any]).decode
 #: The least first byte of what MessagePack wrote.
 _PACKED: Final = b"\x80"
-#: Types that MessagePack tells apart and gives back as they were.
+#: Types that MessagePack tells apart and reads back as they were.
 _SINGLE = frozenset({type(None), bool, int, float, str, bytes})
 _CONTAINERS = frozenset({dict, list})
 _TEXT = frozenset({str})

@@ -65,7 +65,7 @@ def decode_key(data: bytes) -> Any:
     Raises
     ------
     DeserializationError
-        The bytes are no key.
+        The bytes are not a key.
 
     Examples
     --------
@@ -250,7 +250,7 @@ def _from_hex(text: str) -> Any:
 
 
 def text_or_bytes(key: bytes) -> str | bytes:
-    r"""Return a key as text, or as it is where it is none.
+    r"""Return a key as text, or as it is where it is not text.
 
     >>> text_or_bytes(b"a"), text_or_bytes(b"\xff")
     ('a', b'\xff')

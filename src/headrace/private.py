@@ -89,7 +89,7 @@ def users_folder(name: str) -> Path:
 def is_private(path: Path) -> bool:
     """Return whether a path exists, and nobody but this user, or root, can have made it.
 
-    Its own folder counts as well: who may write there can put another file in its place.
+    Its own folder counts as well: whoever may write there can put another file in its place.
 
     Examples
     --------

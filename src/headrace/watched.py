@@ -1,6 +1,6 @@
 """Threads and tasks that live as long as their owner, none of which ends without a word.
 
-Where one ends by an error, however unlikely, its owner hears of it and ends what waits for it,
+Where one ends with an error, however unlikely, its owner hears of it and ends what waits for it,
 with that error: nobody waits for a thread that is gone.
 """
 
@@ -25,12 +25,12 @@ OnFailure = Callable[[BaseException], None]
 def watched_thread(
     work: Callable[[], object], *, name: str, on_failure: OnFailure
 ) -> threading.Thread:
-    """Make a daemon thread whose end by an error is told; the caller starts it.
+    """Make a daemon thread whose end with an error is reported; the caller starts it.
 
     Parameters
     ----------
     work
-        What it does; a return is an end that was wanted.
+        What it does; if it returns, that end was wanted.
     on_failure
         Ends what waits for the thread.
 
@@ -60,7 +60,7 @@ def watched_task(
     on_failure: OnFailure,
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> asyncio.Task[None]:
-    """Start a task whose end by an error is told; the caller keeps it, and may cancel it.
+    """Start a task whose end with an error is reported; the caller keeps it, and may cancel it.
 
     Parameters
     ----------
@@ -93,5 +93,5 @@ def _look_at_end(on_failure: OnFailure, task: asyncio.Task[None]) -> None:
 
 def _tell(name: str, on_failure: OnFailure, error: BaseException) -> None:
     on_failure(error)
-    # Last, as it may take memory that there is none of.
+    # Last, as it may take memory that is not there.
     logger.critical("%s has ended, and what waits for it ends too", name, exc_info=error)

@@ -23,7 +23,7 @@ from headrace.errors import HeadraceError, SettingsError, StoreError, StoreLocke
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a broker until it is asked to stop; returns its exit code."""
+    """Run a broker until it is asked to stop, and return its exit code."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="INFO")
     options = _parser().parse_args(arguments)
     raise_limit()

@@ -220,7 +220,7 @@ class ClientRegistry:
         return notices
 
     def _join(self, consumer: ConsumerData, member: Member, *, keep: bool) -> bool:
-        """Put a member into a group; whether that changed who reads what."""
+        """Put a member into a group, and return whether that changed who reads what."""
         name = consumer.group_name
         group = self._consumers.setdefault(name, ConsumerGroup(name))
         joined = member.peer not in group.members

@@ -53,7 +53,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
     Raises
     ------
     SettingsError
-        When the text has no level, or a word in it is none.
+        When the text has no level, or a word that is not one.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class DeliveryProgress(msgspec.Struct, frozen=True):
     cursor: tuple[int, int] = (0, -1)
 
     def level(self, level: int) -> int:
-        """Next offset of a level's queue."""
+        """Return the next offset of a level's queue."""
         return self.levels.get(level, 0)
 
 
@@ -167,16 +167,16 @@ class Scheduler:
 
     @property
     def scanned(self) -> int:
-        """Next offset of the timers' queue to hear of."""
+        """Next offset of the timers' queue that is not known yet."""
         return self._scanned
 
     def oldest_timer(self) -> int:
-        """Offset before which no timer waits; any thread may ask."""
+        """Return the offset before which no timer waits; any thread may ask."""
         waiting = self._heap.copy()
         return min((entry & _OFFSET_MASK for entry in waiting), default=self._scanned)
 
     def wanted(self, level: int, most: int) -> tuple[int, int]:
-        """Next offset of a level to hear of, and how many messages at most."""
+        """Return the next unknown offset of a level, and how many messages to read at most."""
         line = self._levels[level]
         return line.known, max(0, most - len(line.waiting))
 
@@ -202,7 +202,7 @@ class Scheduler:
         self._scanned = scanned
 
     def next_due(self, now: int) -> int | None:
-        """Time of the next delivery, None when nothing waits."""
+        """Return the time of the next delivery, or None when nothing waits."""
         dues = [
             _due(line, line.waiting[0][1], now) for line in self._levels.values() if line.waiting
         ]
@@ -282,7 +282,7 @@ _ASKED = dict.fromkeys((DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS
 #: Messages of one unit, and messages looked at in one go.
 _MOST_AT_ONCE = 1000
 _READ_BYTES = 4 * 1024 * 1024
-#: Longest sleep, s: whoever parks a message wakes us, and this is for what nobody told of.
+#: Longest sleep, s: whoever parks a message wakes us, and this is for what nobody reported.
 _LONGEST_SLEEP = 1.0
 
 
@@ -343,7 +343,7 @@ class DelayedDelivery:
                 await self._sleep()
 
     async def _round(self) -> bool:
-        """Deliver once; whether there may be more to do at once."""
+        """Deliver once, and return whether there may be more to do at once."""
         core, scheduler = self._core, self.scheduler
         more = await core.in_thread(self._look)
         plan = scheduler.plan(core.now(), _MOST_AT_ONCE)
@@ -479,7 +479,7 @@ class DelayedDelivery:
         return draft if draft.queue_id < queues else draft.at(draft.queue_id % queues)
 
 
-# Where a message waits that is not to be seen at once.
+# Where a message waits that must not be visible at once.
 
 _TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 

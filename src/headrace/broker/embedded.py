@@ -123,7 +123,7 @@ class EmbeddedBroker:
         self._ready.set()
 
     def stop(self) -> None:
-        """Stop the broker and wait until it let go of its port and folder.
+        """Stop the broker and wait until it has released its port and folder.
 
         Raises
         ------
@@ -210,7 +210,7 @@ def spawn_broker(
 ) -> BrokerProcess:
     """Start a broker in a process of its own and wait until it takes connections.
 
-    It stops when this process is gone, also if that was killed.
+    It stops when this process is gone, even if that was killed.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def spawn_broker(
     StoreLockedError
         When another process uses the folder.
     SettingsError
-        When the port is in use or an option cannot be.
+        When the port is in use or an option is invalid.
     StoreError
         When the store cannot be opened, or the broker did not start.
     """

@@ -32,7 +32,7 @@ _RESTORE = (
 _STOP = "Another driver runs this job now; stop this one."
 
 Staged = Callable[[StagedPart], tuple[int, int]]
-"""Tells how many chunks and records are held of a part."""
+"""Function that returns how many chunks and records are held of a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class JobBook:
         return "" if state is None else state.owner
 
     def check_owner(self, job: str, account: str | None) -> None:
-        """Refuse who works on a job of another account; None may work on all.
+        """Refuse an account that works on a job of another one; None may work on all.
 
         Raises
         ------
@@ -234,7 +234,7 @@ def check_commit_topic(job: str, commit_topic: str) -> None:
     Raises
     ------
     InvalidParameterError
-        It could be another job's, or is found by nobody after a restart.
+        It could be another job's, or nobody would find it after a restart.
     """
     expected = job + COMMIT_TOPIC_SUFFIX
     if not job or commit_topic != expected:

@@ -60,7 +60,7 @@ class GroupTable:
         return sorted(self._groups)
 
     def configs(self) -> list[SubscriptionGroupConfig]:
-        """All groups, for a snapshot."""
+        """Return all groups, for a snapshot."""
         return list(self._groups.values())
 
     def peek(self, name: str) -> SubscriptionGroupConfig | None:
@@ -118,7 +118,7 @@ class GroupTable:
         self.version += 1
 
     def delete(self, name: str) -> bool:
-        """Delete a group; False when there is none of that name."""
+        """Delete a group; return False when there is none of that name."""
         self.version += name in self._groups
         return self._groups.pop(name, None) is not None
 
@@ -230,7 +230,7 @@ class ConsumerOffsets:
         self.version = 0
 
     def table(self) -> dict[str, dict[str, dict[int, int]]]:
-        """Offsets by group, topic and queue id, for a snapshot."""
+        """Return the offsets by group, topic and queue id, for a snapshot."""
         return self._table
 
     def copy(self) -> dict[str, dict[str, dict[int, int]]]:
@@ -301,7 +301,7 @@ class ConsumerOffsets:
         return max(len(self._table), len(self._pullers))
 
     def knows(self, group: str) -> bool:
-        """Whether a group has an offset or has pulled."""
+        """Return whether a group has an offset or has pulled."""
         return group in self._pullers or group in self._table
 
     def groups(self) -> Iterator[str]:

@@ -68,7 +68,7 @@ class Request:
     peer: Peer
     #: The account that asks, where what it may do is bounded; None: everything.
     account: str | None = None
-    #: Bodies that were read ahead, by their types; None: none is.
+    #: Bodies that were read ahead, by their types; None if there are none.
     read: dict[Any, Any] | None = None
 
     @property
@@ -96,7 +96,7 @@ class Request:
         Raises
         ------
         InvalidParameterError
-            When it is missing and has no default, or is no integer.
+            When it is missing and has no default, or is not an integer.
         """
         value = self.command.ext.get(name)
         if value is None:
@@ -213,7 +213,7 @@ _CODES = frozenset(map(int, ResponseCode))
 
 
 class Refusals:
-    """Counts the requests that were refused, by the names of their codes, and tells of some."""
+    """Counts the requests that were refused, by the names of their codes, and logs some of them."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

@@ -126,7 +126,7 @@ def rewritten(core: Core, draft: Draft, sending: SendHeader) -> Draft:
     Raises
     ------
     MessageRejectedError
-        When what the message asks for cannot be.
+        When what the message asks for is not possible.
     GroupNotFoundError
         When it is a retry of a group that does not exist.
     BrokerBusyError
@@ -138,7 +138,7 @@ def rewritten(core: Core, draft: Draft, sending: SendHeader) -> Draft:
 
 
 def with_delay(core: Core, draft: Draft) -> Draft:
-    """Park a message that asks for a delay; raises as ``rewritten`` does."""
+    """Park a message that asks for a delay; raise as ``rewritten`` does."""
     parked = delayed(draft, core.delays.spans, core.settings.max_delay, core.now())
     waiting, most = core.delays.scheduler.pending_timers, core.settings.max_timers
     if waiting >= most and parked.topic != draft.topic and DELAY not in parked.properties:

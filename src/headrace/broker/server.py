@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headrace.protocol.replication import ReplicationInfo
 
 
-# From a request to its handler, and from what the handler gives to an answer.
+# From a request to its handler, and from what the handler returns to an answer.
 
 
 class Dispatcher:
@@ -368,14 +368,14 @@ class BrokerServer:
                 return
 
     def _fail(self, error: BaseException) -> None:
-        """End, as a part has ended by an error: without it the broker is none."""
+        """End, as a part has ended with an error, without which there is no broker."""
         if self._failure is None:
             self._failure = error
             self._failed.set()
             self._ending = asyncio.get_running_loop().create_task(self._stop())
 
     async def serve_until(self, stop: asyncio.Event) -> None:
-        """Wait until an event is set, or a part of the broker has ended by an error."""
+        """Wait until an event is set, or a part of the broker has ended with an error."""
         waits = [asyncio.ensure_future(each.wait()) for each in (stop, self._failed)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -384,7 +384,7 @@ class BrokerServer:
                 each.cancel()
 
     async def stop(self) -> None:
-        """Finish what was taken, save everything, and let go of port and folder.
+        """Finish what was taken, save everything, and release the port and the folder.
 
         Raises
         ------

@@ -22,7 +22,7 @@ class SavedTable:
     path: Path
     #: Number of changes so far.
     version: Callable[[], int]
-    #: Gives what is to be written; nobody changes it meanwhile.
+    #: Returns what is to be written; nobody changes it meanwhile.
     content: Callable[[], list[Any] | dict[str, Any]]
     #: The version that is on disk.
     saved: int

@@ -120,7 +120,7 @@ class StaticTopics:
         return topic in self._details
 
     def details(self) -> dict[str, MappingDetail]:
-        """All mappings, by topic."""
+        """Return all mappings, by topic."""
         return dict(self._details)
 
     def replace(self, details: Iterable[MappingDetail]) -> None:

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_compacted(config: TopicConfig) -> bool:
-    """Whether a topic keeps the newest message of each key; commit topics of jobs always do."""
+    """Return whether a topic keeps the newest message of each key, as jobs' commit topics always do."""
     return keeps_newest(config.attributes) or config.topic_name.endswith(COMMIT_TOPIC_SUFFIX)
 
 
@@ -122,7 +122,7 @@ class TopicTable:
         return self._changed.get(name, 0)
 
     def configs(self) -> list[TopicConfig]:
-        """All topics, for a snapshot."""
+        """Return all topics, for a snapshot."""
         return list(self._topics.values())
 
     def find(self, name: str) -> TopicConfig | None:
@@ -192,7 +192,7 @@ class TopicTable:
         self.version += 1
 
     def delete(self, name: str) -> bool:
-        """Delete a topic; False when there is none of that name.
+        """Delete a topic; return False when there is none of that name.
 
         Raises
         ------
@@ -261,7 +261,7 @@ def check_topic_name(name: str) -> None:
     Raises
     ------
     InvalidParameterError
-        It has other signs than a name of a topic, or too many.
+        It has characters that a name of a topic cannot have, or too many.
     """
     if not _NAME.fullmatch(name):
         message = f"{name[:300]!r} cannot be the name of a topic"

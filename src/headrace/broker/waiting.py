@@ -207,7 +207,7 @@ class LongPolls:
         return [poll for poll in waiting if self.remove(poll)]
 
     def remove(self, poll: Poll) -> bool:
-        """Take out one request; False when it no longer waits."""
+        """Take out one request; return False when it no longer waits."""
         owned = self._by_owner.get(poll.owner)
         if owned is None or poll not in owned:
             return False

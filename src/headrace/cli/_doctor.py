@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.settings import JobSettings
 
 
-# What ``headrace doctor`` looks at: each check gives findings, and never raises.
+# What ``headrace doctor`` looks at: each check returns findings, and never raises.
 
 _MINIMUM_PYTHON = (3, 11)
 _SPARK = "4.3"

@@ -194,7 +194,7 @@ _inherited: list[LoopThread] = []
 
 @contextmanager
 def called_by(provide: Callable[[], LoopCaller | None]) -> Iterator[None]:
-    """Run each blocking call of this process by what ``provide`` returns; None: as usual.
+    """Run each blocking call of this process by what ``provide`` returns; None means as usual.
 
     For simulations: one thread, a clock of its own, connections in memory.
     """

@@ -30,7 +30,7 @@ DELAY_LEVELS = (
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A listener's answer that has the message delivered again later.
+    """A listener's answer: deliver the message again later.
 
     Parameters
     ----------

@@ -250,7 +250,7 @@ class AsyncPullConsumer(Openable):
     ) -> PullResult:
         """Read messages of a queue from an offset on.
 
-        A stock RocketMQ broker gives at most 32 messages and 256 KiB however much is asked for.
+        A stock RocketMQ broker returns at most 32 messages and 256 KiB however much is asked for.
 
         Parameters
         ----------

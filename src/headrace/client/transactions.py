@@ -110,7 +110,7 @@ class AsyncTransactionProducer(AsyncProducer):
     group
         Name of the producer group: its members answer for one another.
     check
-        Tells how the transaction of a half message ended; plain (called on a thread) or ``async``.
+        Returns how a half message's transaction ended; plain (called on a thread) or ``async``.
 
     Examples
     --------

@@ -261,7 +261,7 @@ def lit(value: Any) -> Expression:
 
 
 def explode(items: Expression) -> Expression:
-    """Return one record for each item of a list; records with an empty list or none give nothing.
+    """Return one record for each item of a list, and none where the list is empty or missing.
 
     It may stand only at the top of a column of ``select``, and only once.
 

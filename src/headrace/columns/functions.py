@@ -30,7 +30,7 @@ _QUOTIENTS = Context(prec=38)
 
 _UNKNOWN = pa.scalar(None, pa.bool_())
 
-#: From where powers of 10 are inexact, numbers are large, and halves too near to tell their side.
+#: From here on powers of 10 are inexact, numbers are large, and halves too near to call.
 _EXACT_POWERS, _LARGE, _DOUBTFUL = 23, 2.0**40, 1e-3
 
 #: Functions that read text, by the name of the type.

@@ -75,7 +75,7 @@ class Assignment:
         )
 
     def owner(self, place: UnitName) -> str | None:
-        """Return the worker that is to run a connector or task; None: nobody."""
+        """Return the worker that is to run a connector or task, or None if nobody is."""
         if place.task is None:
             return self.connectors.get(place.connector)
         return self.tasks.get(TaskId(place.connector, place.task))

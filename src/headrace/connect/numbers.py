@@ -57,7 +57,7 @@ def parse_float(text: str) -> float:
     Raises
     ------
     ValueError
-        It is none.
+        It is not a float.
     """
     if "_" in text:
         raise ValueError(text)

@@ -1,4 +1,4 @@
-"""Records: what source tasks give and sink tasks take, one at a time or as Arrow columns."""
+"""Records: what source tasks return and sink tasks take, one at a time or as Arrow columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Position = Mapping[str, Any]
 
 
 def position_key(partition: Position) -> bytes:
-    """Write a partition so that equal partitions give equal bytes, whatever their order.
+    """Write a partition so that equal partitions have equal bytes, whatever their order.
 
     >>> position_key({"b": 1, "a": "x"}) == position_key({"a": "x", "b": 1})
     True

@@ -60,7 +60,7 @@ class RunningWorker:
         self._asked.set()
 
     async def until_asked(self) -> None:
-        """Wait until somebody wants it to end, or a part of it has ended by an error."""
+        """Wait until somebody wants it to end, or a part of it has ended with an error."""
         await self._asked.wait()
 
     async def end(self) -> None:

@@ -101,7 +101,7 @@ class Field:
 class Schema:
     """What a value is: its type, its name and version, whether it may be missing.
 
-    Schemas are immutable; the methods below give changed copies.
+    Schemas are immutable; the methods below return changed copies.
 
     Examples
     --------
@@ -214,7 +214,7 @@ class Schema:
         return self.changed(fields=fields)
 
     def is_a(self, name: str) -> bool:
-        """Whether this is the logical type of that name, such as ``TIMESTAMP_NAME``."""
+        """Return whether this is the logical type of that name, such as ``TIMESTAMP_NAME``."""
         return self.name == name
 
     @property

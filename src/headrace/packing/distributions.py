@@ -330,7 +330,7 @@ def _sources(installed: Distribution | None) -> Path | None:
 
 
 def _sources_of_headrace(installed: Distribution | None) -> Path | None:
-    """Return the project folder of the Headrace that runs, where it is no installed copy."""
+    """Return the project folder of the Headrace that runs, where it is not an installed copy."""
     running = Path(headrace.__file__)
     if installed is not None and running in files_of(installed).values():
         return None

@@ -69,7 +69,7 @@ def encode_batch_columns(
 
 
 def keys_properties(keys: pa.BinaryArray) -> pa.BinaryArray:
-    r"""Make raw properties strings of a column of KEYS; null and empty ones give none.
+    r"""Make raw properties strings of a column of KEYS, empty where a key is null or empty.
 
     Raises
     ------

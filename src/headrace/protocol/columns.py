@@ -81,7 +81,7 @@ def _text(properties: pa.BinaryArray) -> tuple[pa.Buffer, npt.NDArray[np.uint8],
 
 
 def _name_ends(text: npt.NDArray[np.uint8], name: bytes) -> Int64s:
-    """Where the name stands in front of a separator: places of the separator."""
+    """Return the separators that have the name in front of them."""
     marks = np.flatnonzero(text == _AFTER_NAME)
     marks = marks[marks >= len(name)]
     for back, char in enumerate(reversed(name), start=1):

@@ -33,7 +33,7 @@ def read_header(
     Raises
     ------
     ProtocolError
-        The bytes are no such header.
+        The bytes are not such a header.
     """
     try:
         code, language, version, opaque, flag = _FIXED.unpack_from(data)
@@ -155,7 +155,7 @@ _LANGUAGES = (
 )
 
 
-#: Java's int: what is longer is no header, and could not be echoed.
+#: Java's int: what is longer is not a header, and could not be echoed.
 _Int = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
 
 

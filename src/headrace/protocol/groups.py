@@ -39,7 +39,7 @@ class Ordered(Protocol):
     """Anything that can be sorted."""
 
     def __lt__(self, other: Any, /) -> bool:
-        """Whether this comes before the other."""
+        """Return whether this comes before the other."""
         ...
 
 

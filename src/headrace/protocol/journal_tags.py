@@ -48,7 +48,7 @@ class Tag:
 
 
 def parse_tag(text: str | None) -> Tag | None:
-    """Read the property of one message; None where it is no tag.
+    """Read the property of one message; None where it is not a tag.
 
     Examples
     --------

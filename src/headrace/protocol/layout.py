@@ -144,7 +144,7 @@ def _is_magic(numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
 
 
 def _even_starts(cells: Bytes) -> Int64s | None:
-    """Starts of records that all have the first one's size, None when they do not."""
+    """Return the starts of records that all have the first one's size, or None."""
     if len(cells) < MIN_RECORD:
         return None
     size = int(at_each(cells, ">i4", np.zeros(1, np.int64))[0])
@@ -156,7 +156,7 @@ def _even_starts(cells: Bytes) -> Int64s | None:
 
 
 def _searched_starts(cells: Bytes) -> Int64s | None:
-    """Starts by the magic numbers' places, None when a body holds one, too."""
+    """Return the starts by the magic numbers' places, or None when a body holds one, too."""
     first = cells[: len(cells) - 3] == _MAGIC_BYTES[0]
     if np.count_nonzero(first) * _CROWDED > len(cells):
         return None
@@ -200,7 +200,7 @@ def record_parts(record: memoryview, at: int = 0) -> tuple[int, int, int]:
     Raises
     ------
     ProtocolError
-        It is no record, or its parts do not fill it.  The message calls it the one at ``at``.
+        It is not a record, or its parts do not fill it.  The message calls it the one at ``at``.
     """
     if len(record) < MIN_RECORD:
         raise ProtocolError(f"the record at byte {at} has {len(record)} bytes")
@@ -293,7 +293,7 @@ _BORN_HOST = 48
 
 
 def record_size_at(view: Buffer, position: int) -> int | None:
-    """Size of the record that begins a view, or None if none begins there."""
+    """Return the size of the record that begins a view, or None if none begins there."""
     if len(view) < _HEAD.size:
         return None
     size, magic, _, _, _, _, own, _ = _HEAD.unpack_from(view)
@@ -339,7 +339,7 @@ def _born_host_end(flags: int) -> int:
 
 
 def fills_its_size(record: Buffer) -> bool:
-    """Whether the lengths of body, topic and properties add up to the size of a record."""
+    """Return whether the lengths of body, topic and properties add up to the size of a record."""
     try:
         _, end = _topic_of(record)
         return bool(end + 2 + _SHORT.unpack_from(record, end)[0] == _INT.unpack_from(record)[0])
@@ -364,7 +364,7 @@ def queue_of(record: Buffer) -> tuple[str, int]:
     Raises
     ------
     CorruptLogError
-        When the bytes are no record.
+        When the bytes are not a record.
     """
     try:
         begin, end = _topic_of(record)
@@ -374,7 +374,7 @@ def queue_of(record: Buffer) -> tuple[str, int]:
 
 
 def are_of_one_queue(data: Buffer, starts: npt.ArrayLike) -> bool:
-    """Whether all records of a block name the topic and the queue id that the first one names.
+    """Return whether all records of a block name the topic and queue id that the first one names.
 
     >>> from headrace.protocol.records import encode_records, join_records
     >>> left, right = (encode_records("lines", queue, [b"x"], None, 0) for queue in (0, 1))

@@ -31,7 +31,7 @@ def pack_host(host: Host) -> bytes:
     Raises
     ------
     ProtocolError
-        The host's name is no IP address.
+        The host's name is not an IP address.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def decode_offset_id(offset_id: str) -> tuple[Host, int]:
     Raises
     ------
     ProtocolError
-        The text is no offset id.
+        The text is not an offset id.
 
     Examples
     --------
@@ -237,7 +237,7 @@ def _explain(properties: Mapping[str, str]) -> None:
 
 
 def decode_properties(encoded: bytes | memoryview) -> dict[str, str]:
-    r"""Read a properties string; bytes that are no UTF-8 become U+FFFD, as in Java.
+    r"""Read a properties string; bytes that are not UTF-8 become U+FFFD, as in Java.
 
     >>> decode_properties(b"KEYS\x01k1\x02TAGS\x01red\x02KEYS\x01k2\x02EMPTY\x01\x02")
     {'KEYS': 'k2', 'TAGS': 'red'}

@@ -53,7 +53,7 @@ class Records:
 
 
 def record_sizes(records: Records) -> layout.Int64s:
-    """Sizes of the records, in bytes."""
+    """Return the sizes of the records, in bytes."""
     return np.diff(records.starts, append=len(records.data))
 
 
@@ -76,7 +76,7 @@ def binary_column(values: Binaries) -> pa.BinaryArray:
 
 
 def checksums(bodies: Sequence[bytes]) -> layout.Int64s:
-    """CRC-32 of each body, as records hold it: without the sign bit."""
+    """Return the CRC-32 of each body, as records hold it: without the sign bit."""
     return np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) & _HUGE
 
 
@@ -162,7 +162,7 @@ def assemble(
 
 @lru_cache(maxsize=4096)
 def _topic_field(topic: str) -> tuple[int, bytes]:
-    """Magic number that goes with a topic, and the topic as records hold it."""
+    """Return the magic number that goes with a topic, and the topic as records hold it."""
     try:
         name = topic.encode()
     except UnicodeEncodeError as error:
@@ -189,7 +189,7 @@ def _too_long(size: int) -> MessageRejectedError:
 def _after_body(
     name: bytes, properties: pa.BinaryArray | bytes, count: int
 ) -> tuple[list[pa.BinaryArray | pa.BinaryScalar], layout.Int64s | int]:
-    """What follows each body, in pieces, and how long it is."""
+    """Return what follows each body, in pieces, and how long it is."""
     if isinstance(properties, bytes):
         tail = name + _property_field(properties)
         return [pa.scalar(tail, pa.binary())], len(tail)
@@ -268,7 +268,7 @@ def encode_record(
 
 
 def write_record(topic: str, body: Buffer, properties: bytes, fields: RecordFields) -> list[Buffer]:
-    """Write one record in pieces; raises as ``encode_record`` does."""
+    """Write one record in pieces; raise as ``encode_record`` does."""
     host = pack_host(fields.born_host)
     magic, name = _topic_field(topic)
     tail = name + _property_field(properties)

@@ -95,7 +95,7 @@ def apply_attributes(current: Mapping[str, str] | None, changes: str) -> dict[st
     Raises
     ------
     InvalidParameterError
-        The string is malformed, or what it asks for cannot be.  Nothing is changed then.
+        The string is malformed, or asks for what is not possible.  Nothing is changed then.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def _refusal(message: str, hint: str | None = None) -> InvalidParameterError:
 
 
 def _parse(change: str) -> tuple[str, str | None]:
-    """Key and new value of a change; the value is None when the key shall go."""
+    """Return key and new value of a change; the value is None when the key is to go."""
     key, equals, value = (part.strip() for part in change[1:].partition("="))
     if change[0] == "+" and equals and key and value:
         return key, value
@@ -380,7 +380,7 @@ def loads(body: bytes | bytearray | memoryview | str, kind: type[T] | None = Non
     Raises
     ------
     ProtocolError
-        The body is no JSON or does not have the type's shape.
+        The body is not JSON or does not have the type's shape.
 
     Examples
     --------
@@ -513,11 +513,11 @@ MessageQueue(topic='t', broker='b', queue_id=1)], '127.0.0.1:1')
         return bool(self.topic_queue_mapping_by_broker)
 
     def holders(self) -> dict[int, str]:
-        """Name of the broker that holds each queue of a static topic now, by queue number."""
+        """Return the broker that holds each queue of a static topic now, by queue number."""
         found: dict[int, tuple[int, str]] = {}
         for name, mapping in (self.topic_queue_mapping_by_broker or {}).items():
             for queue_id in map(int, mapping.curr_id_map):
-                # While a queue moves, two brokers name it: the later word counts.
+                # While a queue moves, two brokers name it: the later one counts.
                 found[queue_id] = max(found.get(queue_id, (-1, "")), (mapping.epoch, name))
         return {queue_id: name for queue_id, (_, name) in sorted(found.items())}
 

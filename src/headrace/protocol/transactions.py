@@ -151,7 +151,7 @@ class CommitReader:
         return verdict
 
     def skip(self, offset: int) -> None:
-        """Take note of a message that is no record, in the order of offsets."""
+        """Take note of a message that is not a record, in the order of offsets."""
         if offset == self.next_offset:
             self.next_offset += 1
 
@@ -298,7 +298,7 @@ WHOLE = Share()
 
 
 class OperatorNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An operator of the topology, for who looks at a job without its program."""
+    """An operator of the topology, for those who look at a job without its program."""
 
     label: str
     parents: list[str] = []

@@ -1,4 +1,4 @@
-"""A run of records in columns: what processors take and give."""
+"""A run of records in columns: what processors take and return."""
 
 from __future__ import annotations
 

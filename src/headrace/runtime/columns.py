@@ -54,7 +54,7 @@ def batch_of(values: list[Any], schema: Schema) -> pa.RecordBatch:
 
 
 def without_gone(chunk: Chunk) -> Chunk:
-    """Leave out updates to None: the key of such a one has no value any more."""
+    """Leave out updates to None: their keys have no value any more."""
     if isinstance(chunk.values, ColumnValues) or None not in chunk.values:
         return chunk
     live = [index for index, value in enumerate(chunk.values) if value is not None]
@@ -70,7 +70,7 @@ def by_columns(
 ) -> tuple[Chunk, T]:
     """Compute something from a chunk's columns; return the records that are left, and the result.
 
-    Where a value cannot be computed, such as text that is no number, the operator's policy decides:
+    Where a value cannot be computed, such as text that is not a number, the policy decides:
     an error names the record that it comes from, or the records that fail are taken out.
 
     Raises
@@ -319,7 +319,7 @@ def _keys_of(columns: list[pa.Array]) -> list[Any]:
 
 
 class AggregateColumnsProcessor(Processor[AggregateColumns]):
-    """Merges combined rows into the state of one partition, and gives what changed per batch."""
+    """Merges combined rows into the state of one partition, and returns what changed per batch."""
 
     layout = PlainLayout()
 
@@ -347,7 +347,7 @@ class AggregateColumnsProcessor(Processor[AggregateColumns]):
         self._partials.append(rows)
 
     def finish(self) -> Chunk:
-        """Merge what the batch brought into the state and give what changed."""
+        """Merge what the batch brought into the state, and return what changed."""
         rest = self._combiner.flush()
         rows = Rows.join([*self._partials, *([rest] if rest else [])])
         return self._merged(rows) if len(rows) else Chunk.empty()

@@ -147,7 +147,7 @@ class JobPlan:
         return self.embedded and self.settings.guarantee == "exactly_once"
 
     def reads_committed(self, topic: str) -> bool:
-        """Whether messages of a topic must be told from what is not committed, or there twice.
+        """Return whether messages of a topic must be told from uncommitted or repeated ones.
 
         What the job writes for itself it reads as exactly as it writes it.
         """

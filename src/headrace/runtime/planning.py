@@ -148,7 +148,7 @@ def sources_that_begin(
 ) -> list[Source]:
     """Choose the sources whose ``start`` holds: those that the job has not read, or that say so.
 
-    A queue that is new in a topic which the job has read is no new source: it is read from its
+    A queue that is new in a topic which the job has read is not a new source: it is read from its
     first message, as a running job does.
     """
     return [

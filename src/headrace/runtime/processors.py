@@ -1,7 +1,7 @@
 """Processors of the stateless operators, and what every processor is.
 
 A processor is built from its operator, in the process that runs it, for one task of one batch.
-It takes a chunk and gives a chunk; nothing here knows of Spark, sockets or files.
+It takes a chunk and returns a chunk; nothing here knows of Spark, sockets or files.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class ProcessorContext(Protocol):
         """Queues that the task reads, as the numbers in chunks of the first stage count them."""
 
     def event_clock(self, operator: Operator, lateness: timedelta) -> SourceWatermarks | None:
-        """Make the clock of an operator that gives records their times; None if nobody asks."""
+        """Make the clock of an operator that sets its records' times; None if nobody asks."""
 
     def tell_time(self, found: list[QueueWatermark], current: Mapping[str, int]) -> None:
         """Note how a clock moved, for every later stage, and how far it is, for the commit."""
@@ -263,11 +263,11 @@ class Processor(Generic[OperatorT]):
         return self.process(chunk) if len(chunk) else chunk
 
     def process(self, chunk: Chunk) -> Chunk:
-        """Handle records in the order of their marks and give the results."""
+        """Handle records in the order of their marks, and return the results."""
         raise NotImplementedError
 
     def finish(self) -> Chunk:
-        """End the batch: give results that are due once per batch."""
+        """End the batch, and return results that are due once per batch."""
         return Chunk.empty()
 
     def reached(self, ends: Mapping[QueueName, int]) -> None:
@@ -406,7 +406,7 @@ class ToStreamProcessor(Processor[ToStream]):
 
 
 def _flattened(function: UserFunction, chunk: Chunk, groups: list[Any]) -> Chunk:
-    """Return a record for each item that the function gave; None counts as none."""
+    """Return a record for each item that the function returned; None counts as none."""
     if not all(type(group) is list for group in groups):
         chunk, groups = function.each(chunk, groups, step=_listed)
     counts = np.fromiter(map(len, groups), np.intp, len(groups))

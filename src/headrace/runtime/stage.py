@@ -395,7 +395,7 @@ class StageRunner:
         self._step(inputs, watermarks, finishing=False)
 
     def finish(self, partitions: int) -> Iterator[Block]:
-        """End the batch: let every operator finish, then give what later stages get."""
+        """End the batch: let every operator finish, then return what later stages get."""
         self._step({}, (), finishing=True)
         for (name, port), edge in self._edges.items():
             stage = self._plan.stage_of(name)

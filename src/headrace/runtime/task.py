@@ -156,7 +156,7 @@ class RuntimeContext:
         return self.control.max_future
 
     def event_clock(self, operator: Operator, lateness: timedelta) -> SourceWatermarks | None:
-        """Make the clock of an operator that gives records their times; None if nobody asks."""
+        """Make the clock of an operator that sets its records' times; None if nobody asks."""
         if not self.plan.timed:
             return None
         control = self.control
@@ -296,7 +296,7 @@ class Task:
     def finish(
         self, splits: int = 0, ends: Mapping[QueueName, int] | None = None
     ) -> Iterator[Block]:
-        """End the batch: give blocks for later stages, and the summary for the driver."""
+        """End the batch, and return blocks for later stages and the summary for the driver."""
         yield from self._counted(self._runner.finish(self._context.partitions))
         if ends is not None:
             self._runner.reached(ends)

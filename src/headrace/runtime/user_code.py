@@ -199,7 +199,7 @@ class _Skipped:
         return "SKIPPED"
 
 
-#: What :meth:`UserFunction.call` gives for a record that the operator's policy took out.
+#: What :meth:`UserFunction.call` returns for a record that the operator's policy took out.
 SKIPPED = _Skipped()
 
 

@@ -60,7 +60,7 @@ class Deserializer(ABC, Generic[K, V]):
     def deserialize_many(
         self, bodies: pa.BinaryArray, properties: PropertyColumns
     ) -> tuple[list[K] | None, list[V]]:
-        """Read many messages: keys, or None when no message gives one, and values.
+        """Read many messages: keys, or None when no message has one, and values.
 
         Any exception means that some message is bad; the caller finds it with
         :meth:`deserialize`.  A subclass that reads other properties than the key overrides this.
@@ -331,7 +331,7 @@ def with_key(
 def with_key(
     values: Serde[Any] | type[Any] | Callable[[bytes], Any], *, of: type[Any] = str
 ) -> Any:
-    """Make a deserializer that also gives the message's key.
+    """Make a deserializer that also returns the message's key.
 
     It reads back what a sink wrote: any key that Headrace sends, or the text in ``KEYS`` of any
     other producer.

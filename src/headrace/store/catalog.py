@@ -35,7 +35,7 @@ from headrace.store.replication.following import EpochTable
 
 
 def remove_strangers(root: Path, indexes: Iterable[QueueIndex], ops: FileOps) -> list[QueueIndex]:
-    """Remove the folders of queues that are not named; the queues that have one."""
+    """Remove the folders of queues that are not named, and return the queues that have one."""
     topics = _folders(root)
     if not topics:
         return []
@@ -192,7 +192,7 @@ class QueueLogs:
 def mark_unchecked(store: Path, ops: FileOps) -> None:
     """Mark compaction logs for comparison with the commit log when the store is opened again.
 
-    Caller: who is about to cut the log of a closed store.
+    Caller: whoever is about to cut the log of a closed store.
     """
     folder = store / "compaction"
     if folder.is_dir():
@@ -245,7 +245,7 @@ def _cut(log: QueueLog, offset: int) -> None:
 
 
 def _agrees(log: QueueLog, view: IndexView, offset: int, first: int) -> bool:
-    """Whether the last record up to an offset lies where the commit log has it."""
+    """Return whether the last record up to an offset lies where the commit log has it."""
     step = 1
     while True:
         begin = max(offset + 1 - step, first)
@@ -437,7 +437,7 @@ class QueueCatalog:
                     self._changed.add(index)
 
     def snapshot(self) -> tuple[list[tuple[QueueIndex, IndexView]], list[QueueIndex]]:
-        """Take the indexes that changed since the last call, and name all there are.
+        """Return the indexes that changed since the last call, and all that there are.
 
         Frees what is in files, too. Caller: the writer thread.
         """

@@ -272,7 +272,7 @@ _BUSY_WAIT = 0.05
 
 
 class Saving:
-    """Hands snapshots to the checkpointer in time. Caller: who has the writer's turn."""
+    """Hands snapshots to the checkpointer in time. Caller: has the writer's turn."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class Saving:
         self.dropped: list[Path] = []
         #: Who waits for a checkpoint.
         self.wanted: list[Future[None]] = []
-        #: Tells up to where compaction logs have all records of their queues, on disk.
+        #: Returns up to where compaction logs have all records of their queues, on disk.
         self.handed_on: Callable[[], int] = lambda: 0
 
     @property
@@ -300,7 +300,7 @@ class Saving:
         return self._position < self._catalog.position
 
     def due(self) -> float:
-        """When the next checkpoint is due, by the monotonic clock."""
+        """Return when the next checkpoint is due, by the monotonic clock."""
         due = self._time + self._settings.checkpoint_interval.total_seconds()
         return due if self._checkpointer.is_idle else max(due, time.monotonic() + _BUSY_WAIT)
 
@@ -310,7 +310,7 @@ class Saving:
             self._time = time.monotonic()
 
     def is_due(self, *, final: bool) -> bool:
-        """Whether to save now."""
+        """Return whether to save now."""
         written = self._catalog.position - self._position
         soon = written >= self._settings.checkpoint_bytes and self._checkpointer.is_idle
         by_time = self.is_dirty and (final or soon or self.due() <= time.monotonic())

@@ -505,7 +505,7 @@ def encode_state_of_size(state: LogState, size: int) -> bytes:
     if not 0 <= missing <= _ADDED_BYTES:
         raise ValueError(f"the state takes {size - missing} bytes, there are {size}")
     fields: list[object] = list(msgspec.to_builtins(state))
-    # Bytes have a head of two, from 256 on of three: some sizes need one that is nothing, too.
+    # Bytes have a head of two, from 256 on of three: some sizes need one more that is empty.
     if missing in (1, 258):
         fields.append(None)
         missing -= 1
@@ -520,7 +520,7 @@ def decode_state(payload: bytes | memoryview) -> LogState:
     Raises
     ------
     msgspec.DecodeError
-        The bytes are no state.
+        The bytes are not a state.
     """
     return _decoder.decode(payload)
 

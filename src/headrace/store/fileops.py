@@ -94,13 +94,13 @@ class FileOps:
         shutil.rmtree(path, ignore_errors=True)
 
     def disk_usage(self, path: Path) -> tuple[int, int]:
-        """Bytes of the disk of a path that are used, and those plus what may still be written."""
+        """Return the bytes of a path's disk that are used, and those plus what may still be written."""
         status = os.statvfs(path)
         used = (status.f_blocks - status.f_bfree) * status.f_frsize
         return used, used + status.f_bavail * status.f_frsize
 
     def free_bytes(self, path: Path) -> int:
-        """Bytes that an ordinary user may still write to the disk of a path."""
+        """Return the bytes that an ordinary user may still write to the disk of a path."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
@@ -143,7 +143,7 @@ def read_all(ops: FileOps, fd: int, size: int, offset: int) -> bytearray:
 def rewrite(ops: FileOps, fd: int, begin: int, end: int) -> None:
     """Write a stretch of a file again, as it reads, and put the file on the disk.
 
-    After a sync that failed the system keeps what was written, gives it to whoever reads, and
+    After a sync that failed the system keeps what was written, hands it to whoever reads, and
     takes it for written: no later sync puts it on the disk.  What recovery finds behind the last
     point that is known to be there counts only after this.
     """

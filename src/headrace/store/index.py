@@ -77,7 +77,7 @@ class IndexFiles:
         #: First offset that the files hold.
         self.floor = floor
         self.saved = floor
-        #: Whether the topic was deleted: what is not found then is no damage.
+        #: Whether the topic was deleted: what is not found then is not damage.
         self.gone = False
         self._files: dict[int, _File] = {}
         #: Files that this process wrote or checked.
@@ -141,7 +141,7 @@ class IndexFiles:
         return [file.crc for file in files], [file.position for file in files]
 
     def adopt(self, saved: int, checksums: list[int], positions: list[int]) -> bool:
-        """Take over what a checkpoint says is on disk; False when that cannot be."""
+        """Take over what a checkpoint says is on disk; return False when that cannot be."""
         begin = saved if saved == self.floor else self.floor // self.file_units * self.file_units
         bases = range(begin, saved, self.file_units)
         if len(bases) != len(checksums) or (bases and not self.folder.is_dir()):
@@ -153,7 +153,7 @@ class IndexFiles:
         return True
 
     def forget_below(self, offset: int) -> list[Path]:
-        """Drop files that end at or before an offset; the paths to remove."""
+        """Drop files that end at or before an offset, and return the paths to remove."""
         end = min(offset, self.saved)
         doomed = sorted(base for base in self._files if base + self.file_units <= end)
         with self._lock:

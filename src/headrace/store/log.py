@@ -72,7 +72,7 @@ class Segment:
         Raises
         ------
         StoreError
-            When the disk does not give them.
+            When the disk does not return them.
         """
         try:
             return fileops.read_all(self.ops, self.fd, size, position - self.base)
@@ -120,7 +120,7 @@ def make_segment(folder: Path, base: int, ops: fileops.FileOps) -> Segment:
 
 
 def state_end(segment: Segment) -> int:
-    """Position behind the STATE entry that begins a segment, or its first byte without one."""
+    """Return where the STATE ends that begins a segment, or its first byte without one."""
     head = segment.read(segment.base, entries.HEADER_SIZE)
     entry = entries.parse_header(head, 0, segment.base)
     if entry is None or entry.kind is not entries.EntryKind.STATE:
@@ -198,7 +198,7 @@ class CommitLog:
         self.end = segments[-1].end
         #: Everything before is on disk.
         self.synced = segments[-1].base
-        #: Gives the payload of the STATE entry of a new segment, and the open unit.
+        #: Returns the payload of the STATE entry of a new segment, and the open unit.
         self.state: Callable[[], tuple[bytes, int]] | None = None
         #: Where the last segment's entries begin, behind its STATE: that one takes no room.
         self._room_from = state_end(segments[-1])
@@ -305,7 +305,7 @@ class CommitLog:
         self.end = self.synced = self._room_from = position
 
     def reach(self, position: int) -> bool:
-        """Fill the log up to a position with units of no records; False when it is beyond."""
+        """Fill the log up to a position with units of no records, or return False if it is beyond."""
         gap = position - self.end
         if gap >= _EMPTY_UNIT:
             self.place(gap - entries.HEADER_SIZE)

@@ -75,7 +75,7 @@ def end_of_expired(
     age: timedelta | None,
     surplus: int,
 ) -> int:
-    """Position before which segments have expired, oldest first; 0 for none.
+    """Return the position before which segments have expired, oldest first; 0 for none.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def end_of_expired(
 
 
 class Retention:
-    """Deletes what has expired. Caller: the maintenance thread, or who asks for it."""
+    """Deletes what has expired. Caller: the maintenance thread, or whoever asks for it."""
 
     def __init__(
         self,
@@ -128,9 +128,9 @@ class Retention:
         self._lock = threading.Lock()
         #: Newest store time of sealed segments, by first position.
         self._newest: dict[int, int] = {}
-        #: Taken out of the log, but maybe still on disk: they go first, or there were a gap.
+        #: Taken out of the log, but maybe still on disk: they go first, or there would be a gap.
         self._doomed: list[Segment] = []
-        #: Each gives the lowest position that somebody (a follower) still needs, None for no wish.
+        #: Each returns the lowest position that a follower or the like still needs; None: no wish.
         self.wishes: list[Callable[[], int | None]] = []
         #: Brings compaction logs up to a position, and says how far they are on disk.
         self.hand_on: Callable[[int], int] = lambda position: position
@@ -182,7 +182,7 @@ class Retention:
         return min([end, *wanted])
 
     def _by_disk(self, sealed: Sequence[SealedSegment]) -> int:
-        """A full disk stops everybody: then nobody's wish counts."""
+        """Return the position that a full disk lets segments go up to: then nobody's wish counts."""
         used, total = self._ops.disk_usage(self._log.folder)
         surplus = int(used - self._settings.disk_watermark * total)
         end = end_of_expired(sealed, now=0, age=None, surplus=max(surplus, 0))
@@ -549,7 +549,7 @@ _MARK = struct.Struct("<qI")
 
 
 def read_mark(path: Path) -> int | None:
-    """Read how far a copied log was on disk for certain; None when the log is no copy."""
+    """Read how far a copied log was on disk for certain; None when the log is not a copy."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

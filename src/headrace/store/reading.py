@@ -73,7 +73,7 @@ class QueuePositions:
         self._loaded = last
 
     def may_hide(self, position: int | None) -> bool:
-        """Whether messages before a position (None: any) may lie behind the window."""
+        """Return whether messages before a position (None: any) may lie behind the window."""
         if self._loaded >= self.end:
             return False
         return position is None or not len(self.positions) or self.positions[-1] < position
@@ -187,7 +187,7 @@ class OldPart:
         return min(self._ask(lambda: self._log.offset_at(timestamp, upper=upper)), self.seam)
 
     def positions(self, first: int, last: int) -> tuple[Int64s, Int64s, Int64s]:
-        """Offsets of the records from one to before another, their commit-log positions, sizes."""
+        """Return the offsets of the records in a range, their commit-log positions and sizes."""
         rows = self._ask(lambda: self._log.units(first, min(last, self.seam)))
         offsets = np.ascontiguousarray(rows["offset"])
         places = np.ascontiguousarray(rows["log_position"])
@@ -204,7 +204,7 @@ class OldPart:
         try:
             return question()
         except (CorruptLogError, StoreError):
-            # The files of a topic that was deleted meanwhile are no damage.
+            # The files of a topic that was deleted meanwhile are not damage.
             if self._view.files.gone:
                 raise GoneError(f"topic {self._view.key[0]!r} was deleted") from None
             raise
@@ -463,7 +463,7 @@ def _nothing(status: ReadStatus, view: IndexView, offset: int) -> ReadResult:
 def _choose(
     units: Units, offset: int, max_count: int, max_bytes: int, tags: frozenset[int] | None
 ) -> tuple[Units, int]:
-    """Pick what one read gives, and the offset where the next one goes on.
+    """Pick what one read returns, and the offset where the next one goes on.
 
     A unit without a size is an offset that was lost.
     """
@@ -472,7 +472,7 @@ def _choose(
         wanted = np.isin(units["tag"][chosen], np.fromiter(tags, np.int32, len(tags)))
         chosen = chosen[wanted]
     sizes = np.cumsum(units["size"][chosen], dtype=np.int64)
-    # One message is given however large it is, or a reader could never get past it.
+    # One message is returned however large it is, or a reader could never get past it.
     fitting = max(int(np.searchsorted(sizes, max_bytes, side="right")), 1)
     count = min(fitting, max(max_count, 1), len(chosen))
     seen = len(units) if count == len(chosen) else int(chosen[count])

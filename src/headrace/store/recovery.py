@@ -85,7 +85,7 @@ class Replay:
     _touched: dict[QueueKey, QueueIndex] = field(default_factory=dict)
 
     def reset(self) -> set[QueueIndex]:
-        """Forget an unfinished unit; the queues that it touched."""
+        """Forget an unfinished unit, and return the queues that it touched."""
         touched, self._touched = set(self._touched.values()), {}
         self._unit, self._unit_records, self._in_doubt = NO_UNIT, 0, False
         return touched
@@ -104,7 +104,7 @@ class Replay:
             self._unit_from = state.unit
 
     def run(self, start: int) -> int:
-        """Index the entries from a position on; one past the last byte that may stay."""
+        """Index the entries from a position on, and return one past the last byte that may stay."""
         position = start
         for entry, payload in scan(self.log, start):
             self.handle(entry, payload)
@@ -368,7 +368,7 @@ def _forget(checkpoint_path: Path, ops: FileOps) -> None:
 def _adopt(
     log: CommitLog, catalog: QueueCatalog, checkpoint: LoadedCheckpoint | None, file_units: int
 ) -> int | None:
-    """Take the indexes of a checkpoint; its position, or None when it is of no use."""
+    """Take the indexes of a checkpoint, and return its position, or None when it is of no use."""
     if checkpoint is None or checkpoint.table.file_units != file_units:
         return None
     table = checkpoint.table

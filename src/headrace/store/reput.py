@@ -70,7 +70,7 @@ class Throttle:
         self._free_at = 0.0
 
     def __call__(self, count: int) -> None:
-        """Wait until so many bytes may pass; raises when the store is being closed."""
+        """Wait until so many bytes may pass; raise when the store is being closed."""
         if self._stop.is_set():
             raise _StoppedError
         if self._rate is None:
@@ -171,7 +171,7 @@ class Compactor:
         return report
 
     def pause(self, key: LogKey) -> bool:
-        """Keep a queue from being compacted; False while it is being compacted just now."""
+        """Keep a queue from being compacted; return False while it is being compacted just now."""
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
             if key in self._running or lock.locked():
@@ -185,7 +185,7 @@ class Compactor:
             self._paused.discard(key)
 
     def is_paused(self, key: LogKey) -> bool:
-        """Whether a queue must not be compacted for now."""
+        """Return whether a queue must not be compacted for now."""
         return key in self._paused
 
     def statistics(self) -> CompactorStatistics:
@@ -326,9 +326,9 @@ class Reput:
         self._log = log
         self._catalog = catalog
         self._logs = logs
-        #: Gives the checked bytes of units.
+        #: Returns the checked bytes of units.
         self._slices = slices
-        #: Tells whether a queue's log takes nothing yet: older records come first.
+        #: Returns whether a queue's log takes nothing yet: older records come first.
         self._held = held
         #: Held by whoever appends to compaction logs, rolls or cuts them.
         self.turn = threading.RLock()
@@ -424,7 +424,7 @@ class Reput:
                     logger.exception("the reput failed, it goes on")
 
     def _pause(self) -> float:
-        """Seconds until something may be due without news."""
+        """Return the seconds until something may be due without news."""
         if self._pending or self._failed:
             return _LINGER
         return _LOOK
@@ -564,7 +564,7 @@ class Reput:
 
 
 def _fitting(units: Units, synced: int) -> int:
-    """How many units are on disk and fit one append; the first fits always."""
+    """Return how many units are on disk and fit one append; the first fits always."""
     durable = int(np.searchsorted(units["position"] + units["size"], synced, side="right"))
     sizes = np.cumsum(units["size"], dtype=np.int64)
     return min(durable, max(int(np.searchsorted(sizes, _BYTES, side="right")), 1))

@@ -145,8 +145,8 @@ Request = (
 
 # Units beside the log: a large unit is written where nobody waits for it, and joins the log whole.
 #
-# Who appends waits while the writer has its turn, and a unit of hundreds of megabytes takes seconds
-# to copy and to sync.  So it is written and synced as a file of its own, for a position a little
+# Appends wait while the writer has its turn, and a unit of hundreds of megabytes takes seconds to
+# copy and to sync.  So it is written and synced as a file of its own, for a position a little
 # beyond the log's end: appends go on, into the room before it.  Then, in one short turn, the log is
 # filled up to there, and the file takes its name as the next segment.  Readers, recovery and
 # followers see the same as ever: one stretch of the log, there as a whole or not at all.
@@ -210,7 +210,7 @@ class _Laid:
 
 @dataclass(slots=True)
 class SideUnit:
-    """A unit in a segment that is none yet: all but the STATE that begins it."""
+    """A unit in a segment that is not one yet: all but the STATE that begins it."""
 
     segment: Segment
     ops: FileOps
@@ -272,7 +272,7 @@ class SideUnit:
         self._pending = []
 
     def lets_begin(self, state: LogState) -> bool:
-        """Write the STATE that begins the segment; False when there is too little room for it."""
+        """Write the STATE that begins the segment, or return False if there is too little room."""
         if not 0 <= self.state_size - len(encode_state(state)) <= 2 * _STATE_GROWTH:
             return False
         payload = encode_state_of_size(state, self.state_size)
@@ -322,7 +322,7 @@ class Beside:
         self._closed = False
 
     def takes(self, request: UnitRequest) -> bool:
-        """Whether a unit is so large that it is written here."""
+        """Return whether a unit is so large that it is written here."""
         size = sum(map(self._staging.size, request.keys))
         size += sum(append.size for append in request.extra)
         return self._settings.unit_marks and size > self._settings.large_unit

@@ -187,7 +187,7 @@ class Staging:
             return [run for number in numbers for run in part.chunks[number].runs]
 
     def drop(self, job: str, keep: Callable[[StageKey], bool]) -> int:
-        """Remove the parts of a job that are not to be kept; how many there were."""
+        """Remove the parts of a job that are not to be kept, and return how many there were."""
         with self._lock:
             doomed = [key for key in self._parts if key.job == job and not keep(key)]
             for key in doomed:

@@ -261,8 +261,8 @@ class MessageStore:
     ) -> ReadResult:
         """Read messages from an offset on, as slices of the log.
 
-        At least one message is given when there is one, however large.  With ``tags`` only
-        messages whose tag has one of these hashes are given; ``next_offset`` is behind the last
+        At least one message is returned when there is one, however large.  With ``tags`` only
+        messages whose tag has one of these hashes are returned; ``next_offset`` is behind the last
         one looked at.  The slices stay valid as long as they are held.
 
         Raises
@@ -375,11 +375,11 @@ class MessageStore:
         return request.future
 
     def drop_staged(self, job: str, keep: Callable[[StageKey], bool]) -> int:
-        """Remove the staged parts of a job but those to keep; how many were removed."""
+        """Remove the staged parts of a job but those to keep, and return how many were removed."""
         return self._staging.drop(job, keep)
 
     def delete_topic(self, topic: str) -> Future[int]:
-        """Delete a topic's queues; the future gives how many there were.
+        """Delete a topic's queues; the future holds how many there were.
 
         Its messages stay in the log, out of reach.  A topic of the same name starts at 0.
         """
@@ -400,12 +400,12 @@ class MessageStore:
     def hold(self, keep_from: Callable[[], int | None]) -> None:
         """Make retention ask, too, for the lowest position to keep; None expresses no wish.
 
-        When the disk is full beyond ``disk_watermark`` nobody is asked.
+        It is not asked when the disk is full beyond ``disk_watermark``.
         """
         self._upkeep.retention.wishes.append(keep_from)
 
     def compact_topic(self, topic: str) -> Future[None]:
-        """Keep only the newest record of each key of a topic, from here on; again is no change."""
+        """Keep only the newest record of each key of a topic, from here on; may be repeated."""
         request = requests.CompactRequest(topic)
         self._writer.submit(request)
         return request.future
@@ -455,7 +455,7 @@ class MessageStore:
         )
 
     def close(self) -> None:
-        """Write what waits, save a checkpoint and let go of the folder.
+        """Write what waits, save a checkpoint, and release the folder.
 
         Slices that were read stay valid.  Closing again does nothing.
         """

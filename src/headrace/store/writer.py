@@ -137,7 +137,7 @@ class EntryWriter:
         self._log.add(kind, name)
 
     def _write_pieces(self, group: WriteGroup, plan: UnitPlan, unit: int) -> dict[QueueKey, int]:
-        """Write the records of a unit; the first offset in each queue."""
+        """Write the records of a unit, and return the first offset in each queue."""
         first_offsets: dict[QueueKey, int] = {}
         for number, piece in enumerate(plan):
             if number == len(plan) // 2:
@@ -150,13 +150,13 @@ class EntryWriter:
         return first_offsets
 
     def _state(self) -> tuple[bytes, int]:
-        """Make the STATE of a new segment, and tell which unit is being written."""
+        """Return the STATE of a new segment, and which unit is being written."""
         unit, group = self._open_unit or (NO_UNIT, None)
         records = group.records if group is not None else 0
         return encode_state(self._catalog.state(self.timestamp, unit, records)), unit
 
     def _mark(self, kind: EntryKind, count: int, unit: int) -> int:
-        """Write the begin or the end of a unit; the unit's number."""
+        """Write the begin or the end of a unit, and return the unit's number."""
         if not self._unit_marks:
             return NO_UNIT
         position = self._log.place(0) - HEADER_SIZE
@@ -164,7 +164,7 @@ class EntryWriter:
         return position
 
     def _write(self, group: WriteGroup, piece: Piece, unit: int) -> tuple[int, int]:
-        """Stamp a piece and add it as an entry; its first offset and its position."""
+        """Stamp a piece, add it as an entry, and return its first offset and its position."""
         records = piece.records
         payload, count = records.data, len(records.starts)
         position = self._log.place(len(payload))
@@ -229,7 +229,7 @@ class Writer:
         self.on_publish: Callable[[int], None] | None = None
         self._closing = threading.Lock()
         self._closed = False
-        #: Whether the thread has ended by an error.
+        #: Whether the thread has ended with an error.
         self._lost = False
         #: Held by whoever writes; taken before any change to log or catalog.
         self._turn = threading.Lock()
@@ -290,7 +290,7 @@ class Writer:
             return False
         if request.size > _OWN_THREAD_BYTES:
             return False
-        # Who came before must be served before, and nobody waits for a sync here.
+        # Those who came before must be served before, and nobody waits for a sync here.
         return not self._waiting and self._turn.acquire(blocking=False)
 
     def _wake_in_time(self) -> None:
@@ -333,7 +333,7 @@ class Writer:
             return self._log.detach(position)
 
     def close(self) -> bool:
-        """Finish what waits, save a checkpoint, and stop; False if that was done before."""
+        """Finish what waits, save a checkpoint, and stop; return False if that was done before."""
         with self._closing:
             if self._closed:
                 return False
@@ -369,7 +369,7 @@ class Writer:
                 request.future.set_exception(self._refused())
 
     def fail(self, error: BaseException) -> None:
-        """Take no more, as a part of the store has ended by an error; any thread may call."""
+        """Take no more, as a part of the store has ended with an error; any thread may call."""
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self._fail(
             StoreFailedError(
@@ -377,11 +377,11 @@ class Writer:
                 hint="start again: recovery keeps what is whole; if it comes back, report it",
             )
         )
-        # Who waits for a checkpoint hears that none comes.
+        # Those who wait for a checkpoint hear that none comes.
         self._requests.put(WakeRequest())
 
     def _serve(self, group: list[Request]) -> bool:
-        """Do what was asked for, in order; False when it is to stop."""
+        """Do what was asked for, in order; return False when it is to stop."""
         running = True
         appends: list[AppendRequest] = []
         for request in group:
@@ -395,7 +395,7 @@ class Writer:
         return running
 
     def _handle(self, request: Request) -> bool:
-        """Do one thing that is no append; False to stop."""
+        """Do one thing that is not an append; return False to stop."""
         if isinstance(request, UnitRequest):
             self._commit(request.future, lambda group: self._entries.unit(group, request))
         elif isinstance(request, JoinRequest):
@@ -531,12 +531,12 @@ class Writer:
             logger.exception("the callback for new messages raised")
 
     def undo(self, group: WriteGroup, error: Exception) -> Exception:
-        """Take back everything of a group; what to tell its callers."""
+        """Take back everything of a group, and return what to tell its callers."""
         self._catalog.retract(group.touched)
         if isinstance(error, OSError) and not isinstance(error, StoreError):
             error = write_error(self._ops, self._log.segments[-1].path, error)
         if isinstance(error, StoreFailedError):
-            # The log may end in bytes nobody knows: only recovery may look at them.
+            # The log may end in unknown bytes: only recovery may look at them.
             self._fail(error)
             return error
         try:
@@ -558,7 +558,7 @@ class Writer:
             logger.error("the store takes no more: %s", error)
 
     def _idle_time(self) -> float | None:
-        """Seconds until something is due; None when nothing is."""
+        """Return the seconds until something is due, or None when nothing is."""
         if self.failure is not None:
             return None
         due = []

@@ -148,7 +148,7 @@ class Hooks:
 
     #: Takes each request.
     dispatch: Dispatch
-    #: Told when a connection stands, and when it is gone.
+    #: Told when a connection is established, and when it is gone.
     opened: Callable[[Connection], None]
     closed: Callable[[Connection], None]
     #: Takes each answer to a request of the broker's own, with the connection's number.
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, number: int, hooks: Hooks) -> None:
         self.number = number
         self.address = ("", 0)
-        #: Whether it ever stood.
+        #: Whether it was ever established.
         self.stood = False
         #: Bytes for the client that the transport has not got yet.
         self._waiting_to_go = 0
@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """Memory that a client's not reading costs.
+        """Memory that is held because the client does not read.
 
         Answers that the transport has not got yet do not count: they are views of the log.
         """
@@ -461,7 +461,7 @@ class Connection(asyncio.Protocol):
             self.cut_off(f"a frame of {self._partial} bytes did not end in time")
 
     def _taken(self) -> int:
-        """Bytes that the client, or the system for it, has taken so far."""
+        """Return the bytes that the client, or the system for it, has taken so far."""
         transport = self._transport
         return self._given - (0 if transport is None else transport.get_write_buffer_size())
 

@@ -274,7 +274,7 @@ def _list_table(rows: list[dict[str, Any]]) -> Table:
         ]
         tasks = Text(", ").join(counts)
         simple = row["class"].replace(":", ".").rpartition(".")[2]
-        # Names come from users: they are no markup.
+        # Names come from users: they are not markup.
         cells = [Text(row["name"]), Text(row["type"]), Text(simple), _state(row["state"])]
         table.add_row(*cells, tasks, Text(row["worker_id"]))
     return table

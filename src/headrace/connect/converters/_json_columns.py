@@ -43,7 +43,7 @@ def write(
 
 
 def fits(schema: Schema, values: pa.Array) -> bool:
-    """Whether a column is written by a schema as it is written without one."""
+    """Return whether a column is written by a schema as it is written without one."""
     if schema.has_default or schema.name in TO_PLAIN or (values.null_count and not schema.optional):
         return False
     if schema.type is Type.STRUCT and pa.types.is_struct(values.type):
@@ -83,7 +83,7 @@ def _parsed(bodies: pa.StringArray) -> pa.Table:
 
 
 def _says_the_same(values: pa.Array) -> bool:
-    """Whether a column's values are those that single bodies would give.
+    """Return whether a column's values are those that single bodies would give.
 
     A field that is missing here and there looks like one that is null, text that looks like a
     time becomes one, and a large whole number beside 0.5 loses digits.

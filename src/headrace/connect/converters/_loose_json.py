@@ -23,7 +23,7 @@ _exactly = msgspec.json.Decoder(float_hook=Decimal)
 
 
 def dump(value: Any) -> bytes:
-    """Write data: bytes as base64, a dict as an object or, where a key is no text, as pairs.
+    """Write data: bytes as base64, a dict as an object or, where a key is not text, as pairs.
 
     >>> dump({"a": b"hi", "b": [1.5, None]}), dump({1: "x"})
     (b'{"a":"aGk=","b":[1.5,null]}', b'[[1,"x"]]')
@@ -32,7 +32,7 @@ def dump(value: Any) -> bytes:
         written = orjson.dumps(value, _base64, _OPTIONS)
     except TypeError:
         return dump_data(_plain(value))
-    # It writes what is no number as null, which Kafka Connect writes as text.
+    # It writes NaN and infinities as null, which Kafka Connect writes as text.
     return dump_data(_plain(value)) if b"null" in written else written
 
 

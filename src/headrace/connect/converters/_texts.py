@@ -17,7 +17,7 @@ def text_of(schema: Schema | None, value: Any) -> str:
     """Write a value as the text that Kafka Connect's StringConverter makes of it.
 
     Times are written as ISO 8601 has them, and bytes are refused: Java shows times without their
-    milliseconds, and of bytes the place in memory.
+    milliseconds, and bytes as their place in memory.
 
     >>> text_of(None, {"a": 1, "b": [True, None]})
     '{a=1, b=[true, null]}'

@@ -218,7 +218,7 @@ def expanded(node: Any) -> Any:
     Raises
     ------
     UnfitError
-        It is no schema.
+        It is not a schema.
     """
     from fastavro.schema import SchemaParseException, UnknownType, expand_schema
 

@@ -52,8 +52,8 @@ class Column(NamedTuple):
 class Converter(ABC):
     """Writes keys or values of records as bytes, and reads them back.
 
-    A subclass gives :meth:`write` and :meth:`read`, which may raise any ``ValueError`` or
-    ``TypeError``: the caller hears of topic, part of the record, reason and the value's start.
+    A subclass has :meth:`write` and :meth:`read`, which may raise any ``ValueError`` or
+    ``TypeError``: the caller learns the topic, part of the record, reason and the value's start.
 
     Examples
     --------

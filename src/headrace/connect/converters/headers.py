@@ -56,14 +56,14 @@ _NUMBER = re.compile(r"([+-]?\d+\.?\d*|[+-]\.\d+)([eE][+-]?\d{1,9})?")
 _CLOCK = r"\d\d\\?:\d\d\\?:\d\d\.\d{3}Z"
 _MOMENT = re.compile(rf"\d{{4}}-\d\d-\d\dT{_CLOCK}|{_CLOCK}|\d{{4}}-\d\d-\d\d")
 
-# A header that nests deeper is no value that anybody wrote.
+# Nobody wrote a value that nests deeper as a header.
 _DEEPEST = 64
 _WIDTHS = ((INT8, 7), (INT16, 15), (INT32, 31), (INT64, 63))
 _WIDENING = [INT8, INT16, INT32, INT64, FLOAT32, FLOAT64]
 
 
 class _NotParsedError(Exception):
-    """The text is no value of another type: it is text."""
+    """The text is not a value of another type: it is text."""
 
 
 def parse_header(text: str) -> Converted:
@@ -270,7 +270,7 @@ class SimpleHeaderConverter(HeaderConverter):
         return None if value is None else header_text(schema, value).encode()
 
     def read(self, topic: str, body: bytes | None) -> Converted:
-        """Read what the text looks like; bytes that are no text stay bytes."""
+        """Read what the text looks like; bytes that are not text stay bytes."""
         if body is None:
             return Converted(None, None)
         try:

@@ -253,7 +253,7 @@ class JsonRules:
 
 
 def has_decimal(schema: Schema) -> bool:
-    """Whether a value of the schema may hold a decimal."""
+    """Return whether a value of the schema may hold a decimal."""
     if schema.is_a(DECIMAL_NAME):
         return True
     inner = (*(one.schema for one in schema.fields), schema.keys, schema.items)
@@ -496,7 +496,7 @@ def _integer_reader(kind: Type) -> Step:
 
     def read(value: Any) -> int:
         if isinstance(value, float | Decimal):
-            # 1e3 and 2.0 are whole numbers, too; 1.5 is none.
+            # 1e3 and 2.0 are whole numbers, too; 1.5 is not.
             if value != value // 1:
                 reason = f"{kind} is needed, not {value}"
                 raise UnfitError(reason)

@@ -82,7 +82,7 @@ _SCALARS: Mapping[int, Schema] = {
 
 
 def is_map(field: Any) -> bool:
-    """Whether a repeated field is a map."""
+    """Return whether a repeated field is a map."""
     entry = field.message_type
     return entry is not None and bool(entry.GetOptions().map_entry)
 

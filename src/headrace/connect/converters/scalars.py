@@ -120,7 +120,7 @@ class StringConverter(HeaderConverter):
         return self._mark + text.encode(self._encoding, "replace")
 
     def read(self, topic: str, body: bytes | None) -> Converted:
-        """Decode the text; what is no text becomes U+FFFD."""
+        """Decode the text; what is not text becomes U+FFFD."""
         if body is None:
             return Converted(_OPTIONAL_STRING, None)
         if self._mark:

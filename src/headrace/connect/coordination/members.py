@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Which members of a cluster give signs of life, judged by one that gives them, too.
 
 #: Between two signs of its own that come back, a worker counts at most this part of the time-out:
-#: what was on the way while it stood still, or nobody could write, is no silence of the others.
+#: what was on the way while it stood still, or nobody could write, is not the others' silence.
 _SHARE = 1 / 3
 
 
@@ -83,11 +83,11 @@ class SignsOfLife:
         Parameters
         ----------
         members
-            Those that brokers know; who is new among them counts as heard of now.
+            Those that brokers know; one that is new among them counts as heard of now.
         lost
             Those that all count as lost, and since when: they have to be heard of after that.
         """
-        # How long those have been silent that were there before this one, it does not know.
+        # It does not know for how long those have been silent that were there before it.
         known = self._clock() if self._listed else -math.inf
         self._listed = True
         self._alive = {one: self._alive.get(one, (self._watched, known)) for one in members}
@@ -109,9 +109,9 @@ _SIGNS = "~"
 class Members:
     """The membership of one worker, and the names of all.
 
-    A broker drops a member when its connection ends, and tells the others at once.  One that is cut
-    off it keeps for two minutes, which no setting of a client changes: so members send signs of
-    life to a topic as well, ``<group>-heartbeats``, and whose signs stop is gone for those that
+    A broker drops a member when its connection ends, and tells the others at once.  It keeps one
+    that is cut off for two minutes, which no setting of a client changes: so members send signs of
+    life to a topic as well, ``<group>-heartbeats``, and one whose signs stop is gone for those that
     read them.  Where a worker may not make or write that topic, the word of the brokers counts.
 
     Parameters
@@ -221,7 +221,7 @@ class Members:
         changed.clear()
 
     async def leave(self) -> None:
-        """Leave the members."""
+        """Leave the cluster."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -229,7 +229,7 @@ class Members:
         if self._membership is not None:
             with suppress(HeadraceError):  # the broker drops this member by itself
                 await self._membership.leave()
-            # Who waits for changes of this membership waits for those of the next one.
+            # Whoever waits for changes of this membership waits for those of the next one.
             self._joined.clear()
             self._membership.changed.set()
             self._membership = None
@@ -271,7 +271,7 @@ class Members:
     # Signs of life
 
     async def _first_sign(self) -> MessageQueue | None:
-        """Return a sign of life, before anybody waits for one; None: this worker may not."""
+        """Return a sign of life, before anybody waits for one, or None if this worker may not."""
         try:
             queue = await self._signs_queue()
             self._signs.own = self.client_id
@@ -291,7 +291,7 @@ class Members:
 
         admin = AsyncAdmin(self._client)
         if not await admin.topic_exists(self._signs_topic):
-            # Who cannot reach the log has lost it, and who can must be heard.
+            # A worker that cannot reach the log has lost it, and one that can must be heard.
             home = (await self._client.queues(self._topic))[0].broker
             await admin.create_topic(self._signs_topic, 1, brokers=[home])
         return (await self._client.queues(self._signs_topic))[0]

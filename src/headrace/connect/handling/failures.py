@@ -31,7 +31,7 @@ PREFIX: Final = "__connect.errors."
 _LONGEST_MESSAGE = 2000
 _LONGEST_TRACE = 8000
 
-# These two part properties from each other in a message.
+# These two separate properties from each other in a message.
 _SEPARATORS = str.maketrans({"\x01": " ", "\x02": " "})
 
 
@@ -112,7 +112,7 @@ class Skipped:
 
 
 SKIPPED: Final = Skipped()
-"""What a step gives for a record that is left out."""
+"""What a step returns for a record that is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,7 @@ Record = TypeVar("Record", SourceRecord, SinkRecord)
 
 @dataclass(frozen=True, slots=True)
 class TransformLink:
-    """One transform, and for which records it is.
+    """One transform, and the records that it is for.
 
     Examples
     --------

@@ -185,7 +185,7 @@ def after_failure(
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Whether an error says of itself that the next try may not meet it."""
+    """Return whether an error says of itself that the next try may not meet it."""
     return bool(getattr(error, "retriable", False))
 
 

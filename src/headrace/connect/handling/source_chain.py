@@ -39,7 +39,7 @@ class Encoded(NamedTuple):
 
 
 class SourceChain:
-    """Turns what a source task gives into rows for topics.
+    """Turns what a source task returns into rows for topics.
 
     Columns stay columns where no transform looks at single records.
 

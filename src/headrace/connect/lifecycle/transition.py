@@ -1,7 +1,7 @@
 """The six phases of a connector or task, and the one function that leads from one to the next.
 
 It is pure: it reads no clock, starts no process and writes no log.  What is due comes with a
-`Tick`, what happened to the process as an event, and what has to be done is given back.
+`Tick`, what happened to the process as an event, and what has to be done is returned.
 """
 
 from __future__ import annotations
@@ -510,7 +510,7 @@ def _waits_for(unit: UnitState, event: WaitsFor, at: float, limits: UnitTimeouts
 
 
 def _may_stop(unit: UnitState) -> bool:
-    """Whether news of the user's ``stop()`` can be true."""
+    """Return whether news of the user's ``stop()`` can be true."""
     return unit.alive and (unit.phase is not Phase.PENDING or unit.step is not None)
 
 

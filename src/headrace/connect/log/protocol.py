@@ -40,7 +40,7 @@ class Log(Protocol):
     """
 
     async def append(self, record: Record | CompactedRecord) -> int:
-        """Put a record at the end and give its position; it is durable then.
+        """Append a record and return its position; it is durable then.
 
         Raises
         ------
@@ -63,12 +63,12 @@ class Log(Protocol):
         Raises
         ------
         HeadraceError
-            The log is read no more: a record in it cannot be, or its topic was made anew.
+            The log can be read no more: a record in it is not valid, or its topic was made anew.
         """
         ...
 
     async def compact(self, view: ClusterView) -> bool:
-        """Replace all records by their sum; False, and nothing, if it lacks the newest ones."""
+        """Replace all records by their sum; return False, and do nothing, if it is behind."""
         ...
 
     def heard_at(self) -> float:
@@ -158,7 +158,7 @@ class MemoryLog:
         self._failure: HeadraceError | None = None
 
     async def append(self, record: Record | CompactedRecord) -> int:
-        """Put a record at the end and give its position."""
+        """Append a record and return its position."""
         encoded(record)  # too large is too large here, too
         return self.put([record])
 
@@ -185,7 +185,7 @@ class MemoryLog:
                 await news.wait()
 
     async def compact(self, view: ClusterView) -> bool:
-        """Replace all records by their sum; False, and nothing, if there are newer ones."""
+        """Replace all records by their sum; return False, and do nothing, if it is behind."""
         if view.position != self._end - 1:
             return False
         if self._end == 0:
@@ -194,7 +194,7 @@ class MemoryLog:
         return True
 
     def heard_at(self) -> float:
-        """Return the time now: it is always there."""
+        """Return the time now, as everything is always here."""
         return boot_time()
 
     def statistics(self) -> LogStatistics:
@@ -241,7 +241,7 @@ class MemoryLog:
         news.set()
 
     def _since(self, start: int) -> list[tuple[int, Record | CompactedRecord]]:
-        # Who is behind a compaction needs all that it left: each sum replaces many records.
+        # Whoever is behind a compaction needs all that it left: each sum replaces many records.
         if self._kept_from < start < self._kept_to:
             start = self._kept_from
         return self._records[bisect_left(self._records, start, key=lambda item: item[0]) :]

@@ -154,7 +154,7 @@ class TopicsReset(_Written, frozen=True, kw_only=True, tag="topics-reset"):
 class LevelSet(_Written, frozen=True, kw_only=True, tag="level-set"):
     """Somebody wants a logger's level set on every worker.
 
-    Whoever reads it as it comes does so; it is no part of the view, so later workers do not.
+    Whoever reads it as it comes does so; it is not part of the view, so later workers do not.
     """
 
     request: str
@@ -382,7 +382,7 @@ class ConnectorEntry(
         return current if current is not None and current.generation == wanted else None
 
     def failed(self, task: int | None = None) -> bool:
-        """Whether the wanted copy stands in Error."""
+        """Return whether the wanted copy stands in Error."""
         now = self.status(task)
         return now is not None and now.phase is Phase.ERROR
 
@@ -403,7 +403,7 @@ class CompactedRecord(
 ):
     """What a compaction leaves: the sum of all records about one name, or the last assignment.
 
-    Who has read all that it sums up learns nothing new from it.
+    Whoever has read all that it sums up learns nothing new from it.
     """
 
     #: Position of the last record that is summed up here.
@@ -470,7 +470,7 @@ class ClusterView:
                     yield status
 
     def worker_of(self, connector: str, task: int | None = None) -> str | None:
-        """Return the worker that is to run a connector or task; None: nobody yet."""
+        """Return the worker that is to run a connector or task, or None if nobody is yet."""
         made = self.assignment
         return None if made is None else made.worker_of(connector, task)
 

@@ -1,6 +1,6 @@
 """The log of a cluster of workers: a compaction topic with one queue.
 
-Position of a record is its offset.  Each has a key of its own, so that the broker's compaction
+The position of a record is its offset.  Each has its own key, so that the broker's compaction
 never lets a record that was void replace one that held: superseded records are deleted by their
 keys, when their sum is known to stand in the log whole.
 """
@@ -112,7 +112,7 @@ class TopicLog:
         return log
 
     async def append(self, record: Record | CompactedRecord) -> int:
-        """Put a record at the end and give its position, when it has been read back.
+        """Append a record, and return its position when it has been read back.
 
         An error that may pass leaves open whether it stands in the log: send it again with the
         same request, and it counts once.
@@ -145,7 +145,7 @@ class TopicLog:
         return self._memory.follow(start)
 
     async def compact(self, view: ClusterView) -> bool:
-        """Write the sum of all records, and delete them; False, if others wrote meanwhile.
+        """Write the sum of all records, and delete them; return False if others wrote meanwhile.
 
         Caller: one worker at a time, the coordinator; two would make each other give up.
         """
@@ -260,7 +260,7 @@ class TopicLog:
             await self._producer.send_batch(messages, queue)
 
     async def _stands(self, view: ClusterView, written: list[int]) -> bool:
-        """Whether the sums are whole: nobody wrote anything between what they sum up and the last."""
+        """Return whether the sums are whole: nobody wrote between what they sum up and the last one."""
         between = [
             (position, record)
             async for position, record in self._memory.read(view.position + 1)

@@ -1,6 +1,6 @@
 """The catalog: which plugins there are, by which names, and whether their code can be loaded.
 
-Making a catalog imports no plugin.  Loading one does, and belongs into processes that may die.
+Making a catalog imports no plugin.  Loading one does, and belongs in processes that may die.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Catalog:
         return self.find(name, family).load()
 
     def listing(self) -> list[dict[str, Any]]:
-        """Load every plugin and tell what it is; one that is broken says why.
+        """Load every plugin and return what each is; one that is broken says why.
 
         >>> Catalog([Plugin("no.such:Thing", "transforms", origin="shop")]).listing()[0]["error"]
         "The plugin no.such.Thing of shop cannot be loaded: ModuleNotFoundError: No module ..."

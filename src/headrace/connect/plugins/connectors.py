@@ -69,7 +69,7 @@ class SourceConnector(Connector):
 
     #: The class of its tasks.
     task: ClassVar[type[SourceTask]]
-    #: Whether a task that starts anew gives everything behind its committed positions again, and
+    #: Whether a task that starts anew returns everything behind its committed positions again, and
     #: nothing before them; None: nobody has said so.  ``exactly.once.support=required`` asks.
     exactly_once: ClassVar[bool | None] = None
 

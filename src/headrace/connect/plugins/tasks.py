@@ -25,7 +25,7 @@ class Unit:
         """Release everything; called once, after the last call of any other method."""
 
     def healthy(self) -> bool:
-        """Whether it can work; three times ``False`` puts it into ERROR."""
+        """Return whether it can work; three times ``False`` puts it into ERROR."""
         return True
 
 
@@ -93,7 +93,7 @@ class SinkTask(Task, ABC):
     """Writes to the outside.
 
     At least once: after ``flush`` has returned, the runtime commits the offsets.  Exactly once: a
-    task whose :meth:`offsets` gives what the sink itself keeps is fed from there, and stores the
+    task whose :meth:`offsets` returns what the sink itself keeps is fed from there, and stores the
     offsets that ``flush`` gets in the same transaction as the records.
     """
 

@@ -34,7 +34,7 @@ class Predicate(ABC):
 
     @abstractmethod
     def holds(self, record: SourceRecord | SinkRecord) -> bool:
-        """Whether the transform is for this record."""
+        """Return whether the transform is for this record."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release everything; called once, after the last record."""

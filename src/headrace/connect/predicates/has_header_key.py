@@ -32,5 +32,5 @@ class HasHeaderKey(Predicate):
         self._name: str = config["name"]
 
     def holds(self, record: SourceRecord | SinkRecord) -> bool:
-        """Whether the header is there."""
+        """Return whether the header is there."""
         return any(one.key == self._name for one in record.headers)

@@ -1,4 +1,4 @@
-"""Java's regular expressions, said in Python's.
+"""Java's regular expressions, written as Python's.
 
 Configs that come from Kafka Connect are written for Java.  The two languages agree on most of it;
 this translates what else such configs use, and refuses the rest.
@@ -68,7 +68,7 @@ def java_pattern(pattern: str, flags: int = 0) -> re.Pattern[str]:
     Raises
     ------
     ValueError
-        It is none, or says what cannot be said here.
+        It is not one, or says what cannot be written here.
     """
     try:
         # Java's classes such as \w mean ASCII, and so does its ignoring of case.
@@ -206,7 +206,7 @@ def expanded(replacement: str, found: re.Match[str]) -> str:
     Raises
     ------
     ValueError
-        It names a group that the expression has not.
+        It names a group that the expression does not have.
     """
     text, at = "", 0
     while at < len(replacement):

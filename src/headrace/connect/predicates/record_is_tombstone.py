@@ -24,5 +24,5 @@ class RecordIsTombstone(Predicate):
     config = declare()
 
     def holds(self, record: SourceRecord | SinkRecord) -> bool:
-        """Whether there is no value."""
+        """Return whether there is no value."""
         return record.value is None

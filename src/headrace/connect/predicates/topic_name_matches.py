@@ -39,5 +39,5 @@ class TopicNameMatches(Predicate):
         self._pattern = java_pattern(config["pattern"])
 
     def holds(self, record: SourceRecord | SinkRecord) -> bool:
-        """Whether the topic matches."""
+        """Return whether the topic matches."""
         return self._pattern.fullmatch(record.topic) is not None

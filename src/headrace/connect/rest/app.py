@@ -172,7 +172,7 @@ class _Figures(Collector):
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", says, value=figure)
 
     def _of_the_tasks(self) -> Iterator[Metric]:
-        """What the tasks on this worker have moved, as the data plane tells."""
+        """Return what the tasks on this worker have moved, as the data plane tells."""
         labels = ("connector", "task")
         # What has ended is told of by the worker that runs its successor.
         units = [unit for unit in self._connect.units() if unit.pid_alive]
@@ -194,7 +194,7 @@ class _Figures(Collector):
         yield waits
 
     def _of_the_errors(self) -> Iterator[Metric]:
-        """What has failed in the tasks on this worker, also in one that has ended by that."""
+        """Return what has failed in the tasks on this worker, even in one that ended because of it."""
         labels = ("connector", "task")
         units = [one for one in self._connect.units() if one.pid_alive or self._has_failed(one)]
         newest = {_labels(one): one for one in sorted(units, key=lambda one: one.generation)}
@@ -297,7 +297,7 @@ def make_app(connect: Connect, refusals: RefusedRequests) -> Starlette:
     connect
         What answers the requests; its settings say who may call.
     refusals
-        Takes note of who may not.
+        Takes note of who may not call.
     """
     metrics = Metrics(connect, refusals)
 

@@ -75,7 +75,7 @@ class RestCall:
         self.connect = connect
 
     def path(self, part: str) -> str:
-        """A part of the path by its name, decoded."""
+        """Return a part of the path by its name, decoded."""
         return str(self.request.path_params[part])
 
     @property
@@ -90,7 +90,7 @@ class RestCall:
         Raises
         ------
         ConnectNotFoundError
-            It is no number.
+            It is not a number.
         """
         text = self.path("task")
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
@@ -98,7 +98,7 @@ class RestCall:
         return int(text)
 
     def flag(self, name: str) -> bool:
-        """A truth of the query in any case, false where it is not given.
+        """Return a truth of the query in any case, false where it is not given.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class RestCall:
         return found
 
     def choices(self, name: str, *known: str) -> set[str]:
-        """All values of a parameter that may be given more than once.
+        """Return all values of a parameter that may be given more than once.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class RestCall:
         return given
 
     async def object(self) -> dict[str, Any]:
-        """The body, which must be a JSON object.
+        """Return the body, which must be a JSON object.
 
         Raises
         ------
@@ -219,7 +219,7 @@ class Operation:
 
 
 class RefusedRequests:
-    """Counts what was refused before anything looked at it, by reason, and tells of some.
+    """Counts what was refused before anything looked at it, by reason, and logs some of it.
 
     Reasons are ``host`` and ``token`` of the guards, and of the server ``connections`` (too many),
     ``time`` (a request did not come whole) and ``malformed`` (it is not HTTP).

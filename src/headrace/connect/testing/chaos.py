@@ -214,7 +214,7 @@ class _Chaos:
     _chaos: Misbehaviour
 
     def start(self, config: Config) -> None:
-        """Begin, or not."""
+        """Begin, or misbehave."""
         self._chaos = Misbehaviour(config.texts, "connector", self.context)
         self._chaos("start")
 
@@ -224,7 +224,7 @@ class _Chaos:
         return [{"chaos.task": str(task)} for task in range(max_tasks)]
 
     def stop(self) -> None:
-        """End, or not."""
+        """End, or misbehave."""
         self._chaos("stop")
 
     def healthy(self) -> bool:
@@ -285,7 +285,7 @@ class ChaosSourceTask(SourceTask):
         self._chaos("commit")
 
     def stop(self) -> None:
-        """End, or not."""
+        """End, or misbehave."""
         self._chaos("stop")
 
     def healthy(self) -> bool:
@@ -300,7 +300,7 @@ class ChaosSinkTask(SinkTask):
     _chaos: Misbehaviour
 
     def start(self, config: Config) -> None:
-        """Begin, or not."""
+        """Begin, or misbehave."""
         self._chaos = Misbehaviour(config.texts, "task", self.context)
         self._seen = config.get("seen")
         self._chaos("start")
@@ -328,7 +328,7 @@ class ChaosSinkTask(SinkTask):
         self._chaos("close")
 
     def stop(self) -> None:
-        """End, or not."""
+        """End, or misbehave."""
         self._chaos("stop")
 
     def healthy(self) -> bool:
@@ -353,7 +353,7 @@ class ChaosTransform(Transform):
         self._records = 0
 
     def apply(self, record: Record) -> Record:
-        """Return the record back, or not."""
+        """Return the record, or misbehave."""
         self._records += 1
         if self._records == self._raise_on:
             raise ChaosError(f"record {self._records} is bad")

@@ -1,4 +1,4 @@
-"""The contexts that the test kit gives: they keep what a plugin asks for, for the test to see."""
+"""The contexts of the test kit: they keep what a plugin asks for, for the test to see."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KitOffsets(CommittedPositions):
     """
 
     def put(self, partition: Position, offset: Position | None) -> None:
-        """Commit the offset of a partition; None: it is gone."""
+        """Commit the offset of a partition, or forget it if that is None."""
         self.update([(dict(partition), None if offset is None else dict(offset))])
 
 

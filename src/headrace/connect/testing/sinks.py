@@ -99,7 +99,7 @@ class SourceTaskKit(TaskKit[SourceTask]):
         Raises
         ------
         SchemaError
-            When a record contradicts its schema, or its position is nothing that JSON holds.
+            When a record contradicts its schema, or its position is not what JSON can hold.
         TaskFailedError
             When the task has called ``fail()``.
         """
@@ -150,7 +150,7 @@ class SourceTaskKit(TaskKit[SourceTask]):
         return found
 
     def messages(self) -> list[dict[str, Any]]:
-        """Poll once, and give the messages that reach topics: through transforms and converters.
+        """Poll once, and return the messages that reach topics, through transforms and converters.
 
         Each is a dict with ``topic``, ``key`` and ``value`` as bytes, ``properties`` as a dict,
         ``queue`` and ``timestamp``.
@@ -334,7 +334,7 @@ class SinkTaskKit(TaskKit[SinkTask]):
         Parameters
         ----------
         commit
-            Whether the runtime keeps the offsets; ``False`` and :meth:`crash` are a fall between
+            Whether the runtime keeps the offsets; ``False`` and :meth:`crash` are a crash between
             the sink's work and the runtime's.
         """
         self.task.flush(dict(self._batch))

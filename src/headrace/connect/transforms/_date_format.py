@@ -98,7 +98,7 @@ class DateFormat:
     Raises
     ------
     ValueError
-        The pattern is none.
+        The pattern is not valid.
 
     Examples
     --------

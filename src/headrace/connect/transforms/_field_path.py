@@ -21,7 +21,7 @@ def field_path(text: str, version: str) -> tuple[str, ...]:
     Raises
     ------
     ValueError
-        It is empty, or a backtick has no other.
+        It is empty, or a backtick has no partner.
     """
     if not text:
         raise ValueError("field is empty: name the field to extract.")

@@ -24,8 +24,8 @@ REPLACE_NULLS: Final = key(
 class SchemaCache(Generic[T]):
     """Keeps what was made of the schemas that came last.
 
-    Converters mostly give the same schema object again and again: looking it up by identity costs
-    nothing, while comparing schemas walks through them.  Equal schemas give the same result.
+    Converters mostly use the same schema object again and again: looking it up by identity costs
+    nothing, while comparing schemas walks through them.  Equal schemas have the same result.
     """
 
     def __init__(self, make: Callable[[Schema], T], size: int = 64) -> None:
@@ -60,7 +60,7 @@ def need_struct(schema: Schema, value: Any, purpose: str) -> dict[str, Any]:
     Raises
     ------
     TransformError
-        It is none.
+        It is not a struct.
     """
     if schema.type is not Type.STRUCT or not isinstance(value, dict):
         raise TransformError(
@@ -76,7 +76,7 @@ def need_map(value: Any, purpose: str) -> dict[Any, Any]:
     Raises
     ------
     TransformError
-        It is none.
+        It is not a map.
     """
     if not isinstance(value, dict):
         raise TransformError(

@@ -41,7 +41,7 @@ def time_of(milliseconds: int) -> time:
 
 
 def milliseconds_of(value: Any) -> int | None:
-    """Return milliseconds since 1970 of a date, a time or a point in time; None of all else."""
+    """Return milliseconds since 1970 of a date, a time or a point in time; None for all else."""
     if isinstance(value, datetime):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         return (aware - _EPOCH) // _MILLISECOND

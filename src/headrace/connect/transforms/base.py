@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 Record = TypeVar("Record", SourceRecord, SinkRecord)
-"""A record of a source or of a sink: a transform gives the kind that it takes."""
+"""A record of a source or of a sink: a transform returns the kind that it takes."""
 
 
 class Transform(ABC):

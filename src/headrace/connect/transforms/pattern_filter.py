@@ -35,7 +35,7 @@ class PatternFilter(Transform):
         self._fields: list[str] = config["fields"]
 
     def apply(self, record: Record) -> Record | None:
-        """Drop the record, or give it back."""
+        """Drop the record, or return it."""
         value = record.key if self.side == "key" else record.value
         if not isinstance(value, dict):
             return record

@@ -37,7 +37,7 @@ class FieldRenaming(SidedTransform):
 
     @abstractmethod
     def name(self, old: Any) -> Any:
-        """Return the new name of a field; a key of a map that is no text may stay what it is."""
+        """Return the new name of a field; a key of a map that is not text may stay what it is."""
 
     def change(
         self, record: SourceRecord | SinkRecord, schema: Schema | None, value: Any

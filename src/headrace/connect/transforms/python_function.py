@@ -19,7 +19,7 @@ _SHAPE = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 
 
 class PythonFunction(Transform):
-    """Calls a function with each record: it gives a record, a list of records, or ``None``.
+    """Calls a function with each record: it returns a record, a list of records, or ``None``.
 
     ``None`` drops the record; a list stands in its place, in its order.
 

@@ -182,8 +182,8 @@ def dict_keys(keys: list[Any]) -> tuple[type | None, list[Any]]:
 class AggregateProcessor(Processor[Aggregate]):
     """Folds records or partials into the state of one partition.
 
-    ``emit="update"`` gives the latest value of every key that changed, once per batch;
-    ``emit="each"`` gives one result per record.
+    ``emit="update"`` returns the latest value of every key that changed, once per batch;
+    ``emit="each"`` returns one result per record.
     """
 
     layout = PlainLayout()
@@ -224,7 +224,7 @@ class AggregateProcessor(Processor[Aggregate]):
         self._partials.append(rows)
 
     def finish(self) -> Chunk:
-        """Fold what the batch brought into the state and give what changed."""
+        """Fold what the batch brought into the state, and return what changed."""
         if self._combiner is not None:
             rest = self._combiner.flush()
             return self._merge_partials([*self._partials, *([rest] if rest is not None else [])])
@@ -351,7 +351,7 @@ class _UpdatesEdge(RecordEdge):
 
 
 def _without_gone(chunk: Chunk) -> Chunk:
-    """Leave out updates to None: the key of such a one has no value any more."""
+    """Leave out updates to None: their keys have no value any more."""
     live = [index for index, value in enumerate(chunk.values) if value is not None]
     return chunk if len(live) == len(chunk) else chunk.take(np.array(live, np.intp))
 

@@ -62,7 +62,7 @@ _PACKED, _PICKLED = 0, 1
 _ONE, _MANY = b"\1", b"\0"
 _INT64 = np.dtype("<i8")
 
-#: Types that MessagePack gives back as they were.
+#: Types that MessagePack reads back as they were.
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[Any, ...]]).decode
@@ -186,7 +186,7 @@ def tasks_of(chunk: Chunk, sending: Sending) -> tuple[Chunk, Int64s]:
     Raises
     ------
     ValueError
-        A tuple names no task, or one that there is not.
+        A tuple names no task, or one that does not exist.
     """
     match sending.grouping.kind:
         case "shuffle" | "local_or_shuffle":

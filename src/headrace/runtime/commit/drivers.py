@@ -189,7 +189,7 @@ class DriverName:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read a name back; None where it is none."""
+        """Read a name back; None where it is not one."""
         found = _FORM.fullmatch(text)
         if found is None:
             return None
@@ -242,7 +242,7 @@ def _space() -> str:
             return ""
         spaces = [str((_PROC / "self/ns/pid").stat().st_ino)]
         with contextlib.suppress(FileNotFoundError):
-            # A start is told by the clock of the one who asks.
+            # A start time counts by the clock of the one who asks.
             spaces.append(str((_PROC / "self/ns/time").stat().st_ino))
     except OSError:
         return ""
@@ -255,7 +255,7 @@ def _start_of(pid: int) -> str | None:
     Raises
     ------
     OSError
-        Nobody can tell: what another user runs may be hidden, descriptors may be used up.
+        Nobody can tell: what another user runs may be hidden, or descriptors may be used up.
     """
     if not _exists(pid):
         return None

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def sender(client: Client) -> Callable[[QueueMessages], int]:
-    """Make a function that sends messages at once and gives their queue's next offset."""
+    """Make a function that sends messages at once and returns their queue's next offset."""
     producer = Producer(client)
 
     def send(messages: QueueMessages) -> int:
@@ -355,7 +355,7 @@ class BrokerTransactions:
 
     @property
     def waiting(self) -> None:
-        """Nothing: the broker lets the newest driver in at once."""
+        """None: the broker lets the newest driver in at once."""
 
     def give_up(self) -> None:
         """Do nothing: nobody waits here."""

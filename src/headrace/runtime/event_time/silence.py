@@ -319,8 +319,8 @@ def announcements(
     sinks = [sink for sink in plan.throughs if plan.timed_behind(sink.name)]
     if not sinks:
         return found
-    # Who was silent in the last batch, then who is now: an announcement that waited for this
-    # batch must not be held up by those who have fallen silent meanwhile.
+    # First those who were silent in the last batch, then those who are now: an announcement
+    # that waited for this batch must not be held up by those who have fallen silent meanwhile.
     silences = [replace(time, idle=idle).clocks(plan) for idle in (record.idle, time.idle)]
     for sink in sinks:
         known = record.progress.get(sink.name, NEVER)

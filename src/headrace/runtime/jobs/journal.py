@@ -128,7 +128,7 @@ def standing_of_job(client: Client, job: str) -> JobStanding:
 
 
 def unknown_job(client: Client, job: str) -> StateError:
-    """Make the error of a name that no job has; it names one that is near.
+    """Make the error about a name that no job has; it names one that is similar.
 
     Raises
     ------

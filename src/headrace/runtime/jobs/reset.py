@@ -164,7 +164,7 @@ def import_state(home: StateHome, operator: str, lines: Iterable[str]) -> int:
     Raises
     ------
     StateError
-        A driver of the job runs, the job has no such state, or a line is no entry.
+        A driver of the job runs, the job has no such state, or a line is not an entry.
     """
     entries = dict(map(_entry, enumerate(lines, start=1)))
     last = home.record()

@@ -1,4 +1,4 @@
-"""The two inputs of a join, in one order; and what a join gives."""
+"""The two inputs of a join, in one order; and what a join returns."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _Meeting = tuple[Any, tuple[int, Any, Any], int, int, dict[str, str] | None]
 
 @dataclass(slots=True)
 class Meetings:
-    """What a join gives, record by record: (what it holds, left value, right value)."""
+    """What a join returns, record by record: (what it holds, left value, right value)."""
 
     rows: list[_Meeting] = field(default_factory=list)
 
@@ -228,7 +228,7 @@ class IntervalJoinProcessor(TimedJoinProcessor[IntervalJoin]):
         sides, width, late = self._sides(), self._width, []
         alone = [port + 1 in self.operator.alone for port in (0, 1)]
         before = self.event_time - self.operator.grace
-        #: Records of a side that are older have been given alone, or could be no more.
+        #: Records of a side that are older have been returned alone, or could no longer be.
         oldest = [before - reach for reach in self._reaches]
         times, keys, ports, values = arrivals.times, arrivals.keys, arrivals.ports, arrivals.values
         for i in places:

@@ -108,7 +108,7 @@ class Alarms:
             self._firing = None
 
     def next(self) -> int | None:
-        """Time of the first timer."""
+        """Return the time of the first timer."""
         return self._timers.next()
 
 

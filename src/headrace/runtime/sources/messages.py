@@ -40,7 +40,7 @@ _RANGE = 1 << 55
 
 
 def checked_time(time: object, otherwise: int) -> int:
-    """Turn what a selector gave into ms since 1970; None leaves the record's time.
+    """Turn what a selector returned into ms since 1970; None leaves the record's time.
 
     Raises
     ------
@@ -74,12 +74,12 @@ def checked_time(time: object, otherwise: int) -> int:
 
 
 def checked_times(times: Sequence[Any], otherwise: Int64s) -> Int64s:
-    """Turn what a selector gave for each record into ms since 1970.
+    """Turn what a selector returned for each record into ms since 1970.
 
     Raises
     ------
     TypeError, ValueError
-        One of them is no time; which, :func:`checked_time` tells.
+        One of them is not a time; :func:`checked_time` tells which.
     """
     if all(type(time) is int for time in times) and all(-_RANGE < time < _RANGE for time in times):
         return np.array(times, np.int64)
@@ -94,7 +94,7 @@ def observe(
     chunk: Chunk,
     newest: Int64s | None,
 ) -> None:
-    """Move a clock by records whose queues have these names, and tell how late each may be.
+    """Move a clock by records whose queues have these names, and return how late each may be.
 
     Records with a time beyond their ``newest`` are counted and move nothing.
     """
@@ -123,7 +123,7 @@ class SelectTimestampProcessor(Processor[SelectTimestamp]):
         self._clock = context.event_clock(operator, operator.allowed_lateness)
 
     def process(self, chunk: Chunk) -> Chunk:
-        """Set times, and tell how late records are by them."""
+        """Set times, and note how late records are by them."""
         chunk, selected = self.function.each(chunk, chunk.values)
         chunk, times = self._checked(chunk, selected)
         chunk = replace(chunk, times=times, late_below=None)
@@ -145,7 +145,7 @@ class SelectTimestampProcessor(Processor[SelectTimestamp]):
         try:
             return chunk, checked_times(selected, chunk.times)
         except (TypeError, ValueError):
-            # Some are no times: each of them follows the operator's policy.
+            # Some are not times: each of them follows the operator's policy.
             before = chunk.times.tolist()
             chunk, times = self.function.each(chunk, selected, before, step=checked_time)
             return chunk, np.array(times, np.int64)

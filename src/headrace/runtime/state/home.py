@@ -40,8 +40,8 @@ def claimed(root: Path) -> Iterator[bool]:
     """Claim a folder of local state for as long as the context lasts, and yield whether it is ours.
 
     Drivers do without a claim that another process has: epochs and RocksDB's own locks keep two of
-    them apart.  Who only follows a job must have it, as it would take copies back to a commit that
-    the driver has gone beyond.  The system ends the claim of a process that dies.
+    them apart.  A process that only follows a job must have it, as it would take copies back to a
+    commit that the driver has gone beyond.  The system ends the claim of a process that dies.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def commits_units(client: Client, job: str) -> bool:
     queues = client.queues(topic)
     if not queues:
         return False
-    # The book of a broker has none of the records that are no units.  They are looked for first: a
+    # The book of a broker has none of the records that are not units.  They are looked for first: a
     # driver beside this one may commit its first batch in between.
     has_records = any(PullConsumer(client, job).end_offsets(queues).values())
     transactions = _unit_transactions(client, job)

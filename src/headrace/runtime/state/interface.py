@@ -87,7 +87,7 @@ class Timers:
         self._early = early
 
     def set(self, time: int, what: bytes) -> None:
-        """Set a timer, ms since 1970; again is no change."""
+        """Set a timer, ms since 1970; to set it again changes nothing."""
         early = self._early and time <= self._passed
         self._store.put(_key(self._early if early else self._family, time, what), b"")
 
@@ -111,7 +111,7 @@ class Timers:
             yield _time_of(key), key[1 + _TIME.size :]
 
     def next(self) -> int | None:
-        """Time of the first timer, None where there is none."""
+        """Return the time of the first timer, or None where there is none."""
         for family, start in self._ranges():
             stop = family + b"\xff" * (_TIME.size + 1)
             for key, _ in self._store.range(_key(family, start, b""), stop):

@@ -41,7 +41,7 @@ _BLOCK_ENTRIES = 20_000
 _MODULUS = 1 << 64
 
 Change = Callable[[bytes, bytes], bytes | None]
-"""Takes key and value of an entry, gives the new value; None drops the entry."""
+"""Function that takes key and value of an entry and returns the new value; None drops the entry."""
 
 Moved = Callable[[int], None]
 """Told of entries as they are done."""
@@ -342,10 +342,10 @@ class StateMigration:
     to
         Name of the operator that goes on with it.
     function
-        Takes key and value of an entry, gives the new value; None drops the entry.  Without it
-        the values stay as they are.
+        Takes key and value of an entry, and returns the new value; None drops the entry.  Without
+        it the values stay as they are.
     old, new
-        Serdes of the values before and after; without them the function takes and gives bytes.
+        Serdes of the values before and after; without them the function takes and returns bytes.
 
     Examples
     --------

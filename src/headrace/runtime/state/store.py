@@ -69,7 +69,7 @@ class MemoryBase:
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
-        # Made when it is asked for: who fills a base of one's own may write into the entries.
+        # Made when it is asked for: whoever fills a base of their own may write into the entries.
         self._ordered: list[bytes] | None = None
         #: Changes of attempts that no commit has named yet.
         self.waiting: dict[Attempted, ChangeSet] = {}

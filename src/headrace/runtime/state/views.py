@@ -77,7 +77,7 @@ class StateView(ABC, Generic[K, V]):
         return found
 
     def all(self) -> Mapping[K, V]:
-        """Return every key with what :meth:`get` gives for it.
+        """Return every key with what :meth:`get` returns for it.
 
         Keys are told apart as those of records are: dicts and lists are keys, too, and 1, 1.0 and
         True are three.

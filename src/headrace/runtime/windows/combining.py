@@ -366,7 +366,7 @@ class WindowEdge:
             yield BlockKind.PARTIALS, partition, part
 
     def _rows(self, groups: Int64s) -> tuple[Int64s, Rows]:
-        """Make the rows of the groups, in the order of their marks, and give the key of each."""
+        """Return the rows of the groups, in the order of their marks, and the key of each."""
         with writing(self._operator, "its partial results"):
             values = self._folder.algebra.encode(list(self._accumulators.values()))
         numbers = groups >> _PANE_BITS

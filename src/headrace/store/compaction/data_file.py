@@ -336,7 +336,7 @@ class DataFile:
         self._keys_path = keys_path(folder, meta)
         self._data = _NOTHING
         self._index = _NOTHING
-        #: Rows whose checksum need not be looked at: those of a file that this process wrote.
+        #: Rows whose checksum need not be checked: those of a file that this process wrote.
         self._trusted = good_from == 0
         self._keys_checked = self._trusted
         self._size = meta.size

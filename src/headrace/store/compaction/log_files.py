@@ -104,7 +104,7 @@ class FileAppender:
         self._file_size = file_size
         #: Everything below is on disk.
         self.durable = files.view.log_end
-        #: Held by who writes to the active file.
+        #: Held by whoever writes to the active file.
         self.lock = threading.RLock()
 
     def append(self, records: Records, positions: npt.NDArray[np.int64] | None) -> None:
@@ -190,7 +190,7 @@ class FileAppender:
             )
 
     def _fitting(self, sizes: npt.NDArray[np.int32]) -> int:
-        """How many of the records the active file takes; one that is too large has its own."""
+        """Return how many records the active file takes; one that is too large has its own."""
         used = self._files.view.active.meta.size
         left = self._file_size - used
         count = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, "right"))
@@ -336,12 +336,12 @@ def _rows_from(view: View, offset: int, window: int) -> Iterator[tuple[FileView,
 def _choose(
     rows: IndexRows, max_count: int, max_bytes: int, tags: frozenset[int] | None, *, is_first: bool
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int]:
-    """Pick rows, and tell how many were looked at before the read was full."""
+    """Pick rows, and return how many were looked at before the read was full."""
     chosen = np.arange(len(rows))
     if tags is not None:
         chosen = np.flatnonzero(np.isin(rows["tag"], np.fromiter(tags, np.int32, len(tags))))
     sizes = np.cumsum(rows["size"][chosen], dtype=np.int64)
-    # One record is given however large it is, or a reader could never get past it.
+    # One record is returned however large it is, or a reader could never get past it.
     fitting = max(int(np.searchsorted(sizes, max_bytes, side="right")), int(is_first))
     count = min(fitting, max_count, len(chosen))
     seen = len(rows) if count == len(chosen) else int(chosen[count])

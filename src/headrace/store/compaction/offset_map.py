@@ -113,7 +113,7 @@ _Places = npt.NDArray[np.intp]
 
 
 def slots_for(keys: float, map_bytes: int) -> int:
-    """How many slots a map for so many keys gets, within its bound.
+    """Return how many slots a map for so many keys gets, within its bound.
 
     >>> slots_for(78, 1 << 20), slots_for(1_000_000, 2400)
     (116, 100)

@@ -225,12 +225,12 @@ class QueueLog:
     ) -> manifest.QueueRead:
         """Read from an offset on; one that is gone means the next larger one.
 
-        At least one record is given when there is any, however large.
+        At least one record is returned when there is any, however large.
 
         Raises
         ------
         CorruptLogError
-            The first record to give is damaged; names the file and the place.
+            The first record to return is damaged; names the file and the place.
         """
         return self._files.ask(
             lambda view: log_files.read(view, offset, max_count, max_bytes, tags)
@@ -264,7 +264,7 @@ class QueueLog:
         return meta.oldest if meta.count else None
 
     def is_due(self) -> bool:
-        """Whether :meth:`compact` without ``force`` would do anything."""
+        """Return whether :meth:`compact` without ``force`` would do anything."""
         return self._files.ask(lambda view: compactor.is_due(view, self._settings, self._clock))
 
     def compact(
@@ -311,7 +311,7 @@ class QueueLog:
             )
 
     def verify(self) -> list[manifest.Damage]:
-        """Read everything, and tell what is damaged by file and place."""
+        """Read everything, and return what is damaged by file and place."""
         while True:
             view = self._files.view
             damage = inspect_files(self.folder, [part.meta for part in view.parts], self._files.ops)

@@ -195,7 +195,7 @@ def damage_at(path: Path, position: int) -> CorruptLogError:
 def inspect_folder(folder: Path, ops: FileOps) -> list[Damage]:
     """Check the log in a folder that nobody has open.
 
-    The torn end that a crash leaves in the active file is no damage: the next start cuts it.
+    The torn end that a crash leaves in the active file is not damage: the next start cuts it.
     """
     try:
         manifest = read_manifest(folder, ops)
@@ -338,7 +338,7 @@ def paths_of(folder: Path, meta: FileMeta) -> list[Path]:
 
 
 def remove_files(paths: list[Path], ops: FileOps) -> list[Path]:
-    """Remove files, and give back those that could not be removed."""
+    """Remove files, and return those that could not be removed."""
     left = []
     for path in paths:
         try:

@@ -193,7 +193,7 @@ def examine_store(
     Raises
     ------
     StoreError
-        The folder holds no store, or the disk does not give its bytes.
+        The folder holds no store, or the disk does not return its bytes.
     """
     ops = ops or FileOps()
     if not (folder / "log").is_dir():
@@ -379,7 +379,7 @@ def repair_store(
     ops: FileOps | None = None,
     progress: Callable[[int], None] = lambda _done: None,
 ) -> RepairPlan | None:
-    """Repair a store that no process has open; what was done, or None when that was refused.
+    """Repair a store that no process has open; return what was done, or None if it was refused.
 
     Parameters
     ----------

@@ -74,14 +74,14 @@ class Finding:
         }
 
 
-# Commit topics: records that are no commits, and newest commits that are lost.
+# Commit topics: records that are not commits, and newest commits that are lost.
 
 _MEANS = "the broker passes it over, no repair is needed; the job goes on from its newest commit"
 
 
 @dataclass(slots=True)
 class NoCommits:
-    """Records of one queue of a commit topic that are no commits."""
+    """Records of one queue of a commit topic that are not commits."""
 
     key: QueueKey
     #: Where the entry of the first one stands: a byte of a file, and of the commit log.
@@ -91,7 +91,7 @@ class NoCommits:
     offsets: set[int] = field(default_factory=set)
 
     def finding(self) -> Finding:
-        """Return a finding about where they are."""
+        """Return the finding about these records."""
         number, (topic, queue_id) = len(self.offsets), self.key
         which = "record is no commit" if number == 1 else f"{number} records are no commits"
         text = f"{which}: topic {topic!r}, queue {queue_id}, offset {min(self.offsets)}"
@@ -107,7 +107,7 @@ class NoCommits:
 
 
 def no_commits_in(records: Buffer) -> list[int]:
-    """Return the offsets of records of a commit topic that are no commits."""
+    """Return the offsets of records of a commit topic that are not commits."""
     view = memoryview(records)
     try:
         starts = record_starts(view).tolist()
@@ -121,7 +121,7 @@ def no_commits_in(records: Buffer) -> list[int]:
 def no_commits_of_compaction_logs(
     store: Path, known: Iterable[NoCommits], ops: FileOps
 ) -> Iterator[Finding]:
-    """Yield findings about records that are no commits and are gone from the commit log."""
+    """Yield findings about records that are not commits and are gone from the commit log."""
     told = {(each.key, offset) for each in known for offset in each.offsets}
     for folder in sorted((store / "compaction").glob(f"*{COMMIT_TOPIC_SUFFIX}/*-*")):
         key = unquote(folder.parent.name), int(folder.name.partition("-")[0])

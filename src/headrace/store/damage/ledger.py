@@ -115,7 +115,7 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """Intact entries that do not fit to each other: no damage of the disk explains them."""
+    """Intact entries that do not fit each other: no damage of the disk explains them."""
 
     position: int
     text: str
@@ -173,7 +173,7 @@ class DamageLedger:
         self.holes: list[Hole] = []
         self.fenced: list[tuple[int, tuple[Loss, ...]]] = []
         self.complaints: list[Complaint] = []
-        #: What stands in commit topics and is no commit: entries, and the offsets in them.
+        #: What stands in commit topics and is not a commit: entries, and the offsets in them.
         self.no_commits: dict[QueueKey, list[tuple[int, list[int]]]] = {}
         self.records = 0
         self.entries = 0
@@ -240,7 +240,7 @@ class DamageLedger:
         self.synced = max(self.synced, block.entries[-1].synced)
 
     def take_stretch(self, stretch: DamagedRange) -> None:
-        """Take what is no intact entry."""
+        """Take what is not an intact entry."""
         last = self.holes[-1] if self.holes else None
         if last and last.stretch.end == stretch.position and last.stretch.path == stretch.path:
             # What is left of a shortened file, and what is missing behind it.
@@ -395,7 +395,7 @@ class DamageLedger:
                 first += taken
 
     def _unseen(self, topic: str) -> int:
-        """Since where records of a queue may have been lost of which none was seen."""
+        """Return since where records of a queue may have been lost of which none was seen."""
         return self._dropped.get(topic, self._begin)
 
     def _restart(self, topic: str, hole: Hole) -> None:

@@ -297,7 +297,7 @@ class QueueRepair:
         return unquote(self.folder.parent.name), int(self.folder.name.partition("-")[0])
 
     def has_manifest(self, ops: FileOps) -> bool:
-        """Whether it is known which files belong to the log."""
+        """Return whether it is known which files belong to the log."""
         try:
             return read_manifest(self.folder, ops) is not None
         except CorruptLogError:
@@ -316,7 +316,7 @@ class QueueRepair:
 
 
 def find_damaged_queues(store: Path, ops: FileOps) -> list[QueueRepair]:
-    """Read all compaction logs of a store, and name those that are damaged."""
+    """Read all compaction logs of a store, and return those that are damaged."""
     folders = sorted(path for path in (store / "compaction").glob("*/*-*") if path.is_dir())
     found = [QueueRepair(folder, _steady_damage(folder, ops)) for folder in folders]
     return [queue for queue in found if queue.damage]

@@ -199,7 +199,7 @@ def _topic_hashes(topics: pa.BinaryArray) -> UInt64s:
 
 
 def _words(values: pa.BinaryArray) -> tuple[pa.BinaryArray, npt.NDArray[np.int64]]:
-    """Split values at blanks; also give the row of each word."""
+    """Split values at blanks, and return the row of each word, too."""
     rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
     present = values.drop_null()
     if not len(present) or not pc.any(pc.match_substring(present, _BLANK)).as_py():
@@ -615,7 +615,7 @@ class KeyIndex:
         return (own_id or query.word in words) and self._is_visible(message)
 
     def _is_visible(self, message: StoredMessage) -> bool:
-        """Whether a message is of its topic's present life, and not beyond what is kept."""
+        """Return whether a message is of its topic's present life, and not beyond what is kept."""
         view = self._catalog.view((message.topic, message.queue_id))
         return view.birth <= message.position and message.queue_offset < view.max_offset
 

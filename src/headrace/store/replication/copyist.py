@@ -123,7 +123,7 @@ class ReplicaBook:
     def heard(
         self, follower: str, address: str, position: int, durable: int, *, now: float
     ) -> None:
-        """Note what a follower says of itself; who waited for that is told."""
+        """Note what a follower says of itself, and tell those who waited for that."""
         replica = self._replicas.get(follower)
         if replica is None:
             taken = {each.number for each in self._replicas.values()}
@@ -145,11 +145,11 @@ class ReplicaBook:
         self._replicas.pop(follower, None)
 
     def replicas(self) -> list[Replica]:
-        """All followers that were ever heard, in the order of their numbers."""
+        """Return all followers that were ever heard, in the order of their numbers."""
         return sorted(self._replicas.values(), key=lambda each: each.number)
 
     def present(self, *, now: float) -> list[Replica]:
-        """The followers that are there."""
+        """Return the followers that are there."""
         return [each for each in self.replicas() if now - each.heard <= self._expiry]
 
     def confirmed(self) -> int:
@@ -175,11 +175,11 @@ class ReplicaBook:
                 each.done(Settled.TOO_LATE)
 
     def next_deadline(self) -> float | None:
-        """When :meth:`expire` has something to do next."""
+        """Return when :meth:`expire` has something to do next."""
         return min((each.deadline for each in self._waiters), default=None)
 
     def lowest(self, *, now: float) -> int | None:
-        """The lowest position that a follower which is there still needs."""
+        """Return the lowest position that a follower which is there still needs."""
         return min((each.position for each in self.present(now=now)), default=None)
 
     def _tell(self, confirmed: int) -> None:

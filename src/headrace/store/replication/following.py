@@ -61,7 +61,7 @@ class EpochTable:
         return EpochTable((*self.epochs, epoch))
 
     def end_of(self, epoch: Epoch, log_end: int) -> int | None:
-        """One past the last position that was written in an epoch; None when it is unknown."""
+        """Return one past the last position that was written in an epoch, or None when unknown."""
         if epoch.number == 0:
             return self.epochs[0].start if self.epochs else log_end
         if epoch not in self.epochs:
@@ -89,7 +89,7 @@ class EpochTable:
         Raises
         ------
         ValueError
-            When the bytes are no table.
+            When the bytes are not a table.
         """
         try:
             return cls(tuple(Epoch(*row) for row in _ROW.iter_unpack(payload)))
@@ -281,7 +281,7 @@ class Follower:
         return self._synced
 
     def handle(self, event: Event) -> Instruction:
-        """Take an event; what to do about it."""
+        """Take an event, and return what to do about it."""
         if isinstance(event, Welcomed):
             return self._compare(event.head)
         if isinstance(event, Received):

@@ -119,7 +119,7 @@ class Rebuilds:
         self._is_copy = is_copy
         self._lock = threading.Lock()
         entries = read_journal(path, ops)
-        #: What was rebuilt, nobody knows: then no log is trusted to be whole.
+        #: Nobody knows what was rebuilt: then no log is trusted to be whole.
         self._doubtful = entries is None
         self._entries = {each.key: each for each in entries or ()}
 
@@ -130,7 +130,7 @@ class Rebuilds:
             upkeep.compactor.pause(entry.key)
 
     def pause(self, key: LogKey) -> bool:
-        """Keep a queue from being compacted; False while it is being compacted just now."""
+        """Keep a queue from being compacted; return False while it is being compacted just now."""
         return self._upkeep.compactor.pause(key)
 
     def resume(self, key: LogKey) -> None:
@@ -142,7 +142,7 @@ class Rebuilds:
         return self._catalog.view((topic, queue_id)).birth
 
     def holds(self, view: IndexView, log: QueueLog) -> bool:
-        """Whether nothing may be appended yet, as what comes before it is still lacking."""
+        """Return whether nothing may be appended yet, as what comes before it is still lacking."""
         if not self._is_copy():
             return False
         entry = self._entries.get((*view.key, view.birth))
@@ -175,7 +175,7 @@ class Rebuilds:
         return None if entry is None or entry.stage is RebuildStage.DONE else entry
 
     def pending(self) -> list[QueueRebuild]:
-        """The rebuilds that have begun and not ended."""
+        """Return the rebuilds that have begun and not ended."""
         return [
             each for each in list(self._entries.values()) if each.stage is not RebuildStage.DONE
         ]
@@ -232,7 +232,7 @@ class Rebuilds:
             self.drop(entry)
 
     def is_rebuilding(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue lacks something that readers must not miss; any thread may ask."""
+        """Return whether a queue lacks something that readers must not miss; any thread may ask."""
         return any(
             (each.topic, each.queue_id) == (topic, queue_id) and each.stage is RebuildStage.PULLING
             for each in list(self._entries.values())
@@ -390,7 +390,7 @@ class LogPort:
         return self._alone(begin)
 
     def settle(self) -> Future[int]:
-        """Put everything on disk that was asked for before; the future gives the log's end."""
+        """Put everything on disk that was asked for before; the future holds the log's end."""
 
         def settle() -> int:
             self._writer.sync()
@@ -467,7 +467,7 @@ class LogPort:
             if writer.on_publish is not None:
                 writer.on_publish(end)
             writer.tell(sorted(replay.arrived))
-            # Of a unit that has only begun is told again when it ends.
+            # A unit that has only begun is told again when it ends.
             replay.arrived = replay.touched()
 
     def _open_epoch(self, number: int) -> Epoch:

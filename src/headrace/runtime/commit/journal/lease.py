@@ -281,7 +281,7 @@ class DriverLease(Lease):
         since = now if before is None else before.since
         until = None if wait is None else now + timedelta(seconds=wait)
         if until and before is not None and before.until:
-            # Some milliseconds are no news.
+            # Some milliseconds do not matter.
             until = before.until if abs(until - before.until) < _SAME else until
         self.waiting = LeaseWait(driver=driver, since=since, until=until)
 

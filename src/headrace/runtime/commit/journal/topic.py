@@ -87,7 +87,7 @@ def decode_chunk(body: Buffer) -> Iterator[QueueMessages]:
     Raises
     ------
     ProtocolError
-        The body is no chunk.
+        The body is not a chunk.
     """
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:

@@ -57,7 +57,7 @@ from headrace.topology.names import commit_topic, journal_topic, state_topic
 logger = logging.getLogger(__name__)
 
 _POLL = 0.02
-#: A stock broker gives so many messages at once, and so many bytes of them.
+#: A stock broker returns so many messages at once, and so many bytes of them.
 _SAMPLE, _SAMPLE_BYTES = 32, 256 << 10
 #: What a driver looks up for each record that it commits.
 _LOOKED_UP = ("driver", "lock_keeper", "published", "stands_on", "swept")
@@ -240,7 +240,7 @@ def _limited(
 _CHUNK_BYTES = 1 << 20
 
 Send = Callable[["QueueMessages"], int]
-"""Sends messages at once and gives the next offset of their queue."""
+"""Function that sends messages at once and returns the next offset of their queue."""
 
 
 class JournalWriter:
@@ -402,7 +402,7 @@ class JournalTransactions:
         self._lease.take(self._topic, self._check_not_replaced, self._given_up)
         self._lease.keep()
         if log.closed or log.record is None:
-            # Who ends in order has published everything.
+            # A driver that ends in order has published everything.
             self._published = log.batch
         self._last = self._append_open(log)
         self._publisher.begin(self._last)
