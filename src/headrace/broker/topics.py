@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_compacted(config: TopicConfig) -> bool:
-    """Return whether a topic keeps the newest message of each key, as jobs' commit topics always do."""
+    """Return whether a topic keeps the newest message of each key; commit topics always do."""
     return keeps_newest(config.attributes) or config.topic_name.endswith(COMMIT_TOPIC_SUFFIX)
 
 

@@ -17,7 +17,7 @@ _MIB = 1024 * 1024
 
 
 def prepare() -> None:
-    """Let Java keep Spark's classes in a form with which it starts in half the time.
+    """Store Spark's classes in a form with which it starts in half the time.
 
     Run it once for each release of Java and Spark on a machine; it takes a minute or two.
     """

@@ -321,7 +321,7 @@ class CommittedReading:
         return reading
 
     async def _glance(self, run: _MessageRun, queue: MessageQueue, first: int) -> TagColumns | None:
-        """Return what precedes the first message's batch, if nobody else writes to the queue.
+        """Return the tag before the first message; None if others may have written to the queue.
 
         With sequence s its batch began s messages before, right behind an older batch of the same
         job: then these s messages are the batch up to here, and none of them comes again yet.

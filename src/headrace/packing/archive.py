@@ -262,7 +262,7 @@ def platform_of() -> dict[str, str]:
 
 
 def _is_of_python(name: str, file: Path) -> bool:
-    """Return whether a module is of the standard library, even if it is not listed there."""
+    """Return whether a module is of the standard library, even if its name is not listed."""
     return name in sys.stdlib_module_names or file.parent == Path(sysconfig.get_path("stdlib"))
 
 

@@ -351,7 +351,7 @@ class RecordCalls:
         return self._function.each(chunk, chunk.values)
 
     def truths(self, chunk: Chunk) -> tuple[Chunk, Bools]:
-        """Call the function for each record; return those that it could handle, and its truth."""
+        """Call the function for each record; return those that it could handle, and which hold."""
         kept, found = self._function.each(*self.each(chunk), step=bool)
         return kept, np.array(found, np.bool_)
 

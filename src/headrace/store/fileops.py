@@ -94,7 +94,7 @@ class FileOps:
         shutil.rmtree(path, ignore_errors=True)
 
     def disk_usage(self, path: Path) -> tuple[int, int]:
-        """Return the bytes of a path's disk that are used, and those plus what may still be written."""
+        """Return the used bytes of a path's disk, and those plus what may still be written."""
         status = os.statvfs(path)
         used = (status.f_blocks - status.f_bfree) * status.f_frsize
         return used, used + status.f_bavail * status.f_frsize

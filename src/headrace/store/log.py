@@ -305,7 +305,7 @@ class CommitLog:
         self.end = self.synced = self._room_from = position
 
     def reach(self, position: int) -> bool:
-        """Fill the log up to a position with units of no records, or return False if it is beyond."""
+        """Fill the log up to a position with units of no records; return False if it is beyond."""
         gap = position - self.end
         if gap >= _EMPTY_UNIT:
             self.place(gap - entries.HEADER_SIZE)

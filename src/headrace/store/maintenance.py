@@ -182,7 +182,7 @@ class Retention:
         return min([end, *wanted])
 
     def _by_disk(self, sealed: Sequence[SealedSegment]) -> int:
-        """Return the position that a full disk lets segments go up to: then nobody's wish counts."""
+        """Return the position up to which a full disk lets segments go: nobody's wish counts."""
         used, total = self._ops.disk_usage(self._log.folder)
         surplus = int(used - self._settings.disk_watermark * total)
         end = end_of_expired(sealed, now=0, age=None, surplus=max(surplus, 0))

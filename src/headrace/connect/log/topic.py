@@ -260,7 +260,7 @@ class TopicLog:
             await self._producer.send_batch(messages, queue)
 
     async def _stands(self, view: ClusterView, written: list[int]) -> bool:
-        """Return whether the sums are whole: nobody wrote between what they sum up and the last one."""
+        """Return whether the sums are whole: nobody wrote anything in between."""
         between = [
             (position, record)
             async for position, record in self._memory.read(view.position + 1)

@@ -194,7 +194,7 @@ class _Figures(Collector):
         yield waits
 
     def _of_the_errors(self) -> Iterator[Metric]:
-        """Return what has failed in the tasks on this worker, even in one that ended because of it."""
+        """Return what has failed in the tasks on this worker, even in one that ended by it."""
         labels = ("connector", "task")
         units = [one for one in self._connect.units() if one.pid_alive or self._has_failed(one)]
         newest = {_labels(one): one for one in sorted(units, key=lambda one: one.generation)}

@@ -342,8 +342,7 @@ class StateMigration:
     to
         Name of the operator that goes on with it.
     function
-        Takes key and value of an entry, and returns the new value; None drops the entry.  Without
-        it the values stay as they are.
+        Returns an entry's new value by its key and value; None drops it.  Default: unchanged.
     old, new
         Serdes of the values before and after; without them the function takes and returns bytes.
 

@@ -276,7 +276,7 @@ def _copy(
 # A record that is lost there is taken from the commit log, when that still has it.
 
 Fetch = Callable[[int, int], bytes | None]
-"""Function that returns an intact record at a position of the commit log with a queue offset."""
+"""Function that returns the record at a position of the commit log, if it is intact and fits."""
 
 _ATTEMPTS = 5
 
