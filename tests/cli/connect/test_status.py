@@ -82,7 +82,7 @@ def test_watch_shows_each_change_until_ctrl_c(run: Commands, worker: Running) ->
     make(run, worker)
     command = [sys.executable, "-m", "headrace", "connect", "status", "lines"]
     with subprocess.Popen(
-        [*command, "--watch", "--interval", "0.1", "--json"],
+        [*command, "--watch", "--interval", "100 ms", "--json"],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},

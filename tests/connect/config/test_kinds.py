@@ -92,3 +92,8 @@ def test_secret_shows_itself_nowhere_and_survives_a_copy() -> None:
     assert "swordfish" not in f"{secret} {secret!r} {[secret]} {secret:>10}"
     assert pickle.loads(pickle.dumps(secret)) == copy.deepcopy(secret) == secret
     assert not Secret("")
+
+
+def test_duration_beyond_all_measure_is_refused() -> None:
+    with pytest.raises(ValueError, match="longer than a duration can be"):
+        kind_of(timedelta).parse("9" * 30)

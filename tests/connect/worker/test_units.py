@@ -421,7 +421,7 @@ def test_a_failed_task_is_started_again_by_itself_with_growing_pauses_up_to_a_ca
                 CHAOS,
                 chaos_start="raise",
                 restart_max_attempts="3",
-                restart_pause_ms="20",
+                restart_pause_ms="20 ms",
             )
             await connect.create("a", config)
             await eventually(lambda: len(launcher.of("a", 0)) == 4)

@@ -7,6 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ import typer
 from headrace.cli._terminal import say, terminal
 from headrace.cli.connect.configs import ConfigOption, GivenConfig, Pairs, read_config, read_json
 from headrace.cli.connect.rest import WorkerApi, asking
+from headrace.durations import read_duration
 from headrace.errors import (
     ConfigurationError,
     ConnectConflictError,
@@ -187,6 +189,8 @@ def delete(
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 
 _LONGEST = 120
+#: A worker is asked no more often.
+_SHORTEST = timedelta(milliseconds=100)
 _COLOURS = {"RUNNING": "green", "FAILED": "bold red", "PAUSED": "yellow", "UNASSIGNED": "dim"}
 
 
@@ -212,14 +216,15 @@ def status(
         bool, typer.Option("--watch", "-w", help="Go on as it changes, until Ctrl-C.")
     ] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two looks of --watch.")
-    ] = 1.0,
+        str, typer.Option(metavar="DURATION", help="Time between two looks, at least 100 ms.")
+    ] = "1 s",
     as_json: AsJson = False,
 ) -> None:
     """Show how connectors and their tasks are doing."""
     if watch:
+        pause = max(read_duration("--interval", interval), _SHORTEST).total_seconds()
         with contextlib.suppress(KeyboardInterrupt):
-            _watch(lambda: _statuses(worker, name), interval, as_json=as_json)
+            _watch(lambda: _statuses(worker, name), pause, as_json=as_json)
         return
     found = _statuses(worker, name)
     if as_json:

@@ -305,6 +305,18 @@ class ConfigDeclaration:
                 problems.append(ConfigProblem(one.name, str(error)))
         return values, problems
 
+    def value(self, name: str, texts: Mapping[str, str]) -> Any:
+        """Return the value of one key; its default where it is missing or wrong.
+
+        >>> declare(key("rows", int, "Most rows.", default=100)).value("rows", {"rows": "many"})
+        100
+        """
+        try:
+            return self._value(self[name], texts, texts)
+        except ValueError:
+            # Validation refuses what is wrong; an older config must not stop the worker.
+            return self[name].default
+
     def _value(self, one: ConfigKey, texts: Mapping[str, str], written: Mapping[str, str]) -> Any:
         given = [name for name in (one.name, *one.aliases) if name in texts]
         if not given:
@@ -471,22 +483,20 @@ COMMON = declare(
         default=False,
         group="Errors",
     ),
-    # The worker itself reads these, so they are plain whole numbers.
     key(
         "task.shutdown.graceful.timeout.ms",
-        int,
-        "Milliseconds that a task or connector may take to stop by itself before it is forced; "
-        "the worker's setting where none is given.",
-        valid=at_least(0),
+        timedelta,
+        "Time that a task or connector may take to stop by itself before it is forced; the "
+        "worker's setting where none is given.",
         group="Limits",
         importance="low",
     ),
     key(
         "task.start.timeout.ms",
-        int,
-        "Milliseconds that a task or connector may take to start before it is forced; the "
-        "worker's setting where none is given.",
-        valid=at_least(1),
+        timedelta,
+        "Time that a task or connector may take to start before it is forced; the worker's "
+        "setting where none is given.",
+        valid=at_least(timedelta(milliseconds=1)),
         group="Limits",
         importance="low",
     ),
@@ -511,19 +521,17 @@ COMMON = declare(
     ),
     key(
         "restart.pause.ms",
-        int,
-        "Milliseconds before the first of these restarts; the pause doubles each time.",
-        default=1_000,
-        valid=at_least(0),
+        timedelta,
+        "Pause before the first of these restarts; it doubles each time.",
+        default=timedelta(seconds=1),
         group="Restarts",
         importance="low",
     ),
     key(
         "restart.pause.max.ms",
-        int,
-        "Longest of these pauses in milliseconds; who runs for longer than it is well again.",
-        default=60_000,
-        valid=at_least(0),
+        timedelta,
+        "Longest of these pauses; who runs for longer than it is well again.",
+        default=timedelta(minutes=1),
         group="Restarts",
         importance="low",
     ),

@@ -354,10 +354,11 @@ def _boolean(text: str) -> bool:
 
 def _duration(text: str) -> timedelta:
     # A bare number is milliseconds, as everywhere in Kafka Connect, where -1 may be "for ever".
-    if bare := re.fullmatch(r"\s*(-?[0-9]+(?:\.[0-9]+)?)\s*(?:ms)?\s*", text.lower()):
-        return timedelta(milliseconds=float(bare[1]))
+    bare = re.fullmatch(r"\s*(-?[0-9]+(?:\.[0-9]+)?)\s*(?:ms)?\s*", text.lower())
     try:
-        return parse_duration(text)
+        return timedelta(milliseconds=float(bare[1])) if bare else parse_duration(text)
+    except OverflowError:
+        raise ValueError("it is longer than a duration can be") from None
     except ValueError:
         message = f"a duration is milliseconds, or {GRAMMAR}"
         raise ValueError(message) from None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from headrace.backoff import Backoff
+from headrace.connect.config.declaration import COMMON
 from headrace.connect.lifecycle import Figures, KafkaState, Phase, Target, UnitState, kafka_state
 
 if TYPE_CHECKING:
@@ -23,18 +24,6 @@ if TYPE_CHECKING:
 
 
 # Restarts: what a request for one means now, and those that the worker makes by itself.
-
-ATTEMPTS_KEY = "restart.max.attempts"
-"""Key of a connector's config: restarts in a row after failures; 0 (default) never, -1 always."""
-
-PAUSE_KEY = "restart.pause.ms"
-"""Key of a connector's config: the pause before the first restart; it doubles each time."""
-
-PAUSE_MAX_KEY = "restart.pause.max.ms"
-"""Key of a connector's config: the longest pause; who runs for longer is well again."""
-
-_PAUSE_MS = 1_000
-_PAUSE_MAX_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +68,11 @@ def pauses(config: Mapping[str, str], attempt: int) -> timedelta | None:
     >>> pauses({}, 0) is None
     True
     """
-    most = _number(config, ATTEMPTS_KEY, 0)
+    most = COMMON.value("restart.max.attempts", config)
     if 0 <= most <= attempt:
         return None
-    first, longest = _number(config, PAUSE_KEY, _PAUSE_MS), _longest(config)
-    return timedelta(milliseconds=Backoff(first, longest).after(attempt + 1))
+    first = COMMON.value("restart.pause.ms", config).total_seconds()
+    return timedelta(seconds=Backoff(first, _longest(config)).after(attempt + 1))
 
 
 class AutoRestarts:
@@ -126,7 +115,7 @@ class AutoRestarts:
 
     def ran(self, unit: UnitId, seconds: float, config: Mapping[str, str]) -> None:
         """Note for how long a copy has run: who ran for long begins to count anew."""
-        if seconds * 1000 > _longest(config):
+        if seconds > _longest(config):
             self._attempts.pop((unit.connector, unit.task), None)
 
     def forget(self, unit: UnitId) -> None:
@@ -155,16 +144,9 @@ class AutoRestarts:
         self._restart(unit)
 
 
-def _longest(config: Mapping[str, str]) -> int:
-    return _number(config, PAUSE_MAX_KEY, _PAUSE_MAX_MS)
-
-
-def _number(config: Mapping[str, str], key: str, default: int) -> int:
-    # Validation refuses what is no number; an older config must not stop the worker.
-    try:
-        return int(config.get(key, default))
-    except ValueError:
-        return default
+def _longest(config: Mapping[str, str]) -> float:
+    longest: timedelta = COMMON.value("restart.pause.max.ms", config)
+    return longest.total_seconds()
 
 
 # What a worker tells of itself, in the shapes of Kafka Connect's REST API.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
 
 from headrace._setting import DeclaredSettings, setting
+from headrace.connect.config.declaration import COMMON
 from headrace.connect.lifecycle import UnitTimeouts
 from headrace.durations import format_duration
 from headrace.errors import SettingsError
@@ -18,12 +19,6 @@ from headrace.private import is_loopback
 #: Kafka Connect's port.
 _PORT = 8083
 _SOON = timedelta(milliseconds=10)
-
-GRACE_KEY = "task.shutdown.graceful.timeout.ms"
-"""Key of a connector's config that overrides ``graceful_timeout``."""
-
-START_KEY = "task.start.timeout.ms"
-"""Key of a connector's config that overrides ``start_timeout``."""
 
 MEMORY_KEY = "task.memory.mb"
 """Key of a connector's config that overrides ``memory_mb``."""
@@ -226,22 +221,18 @@ def limits_of(config: Mapping[str, str], settings: WorkerSettings) -> UnitTimeou
 
     Examples
     --------
-    >>> limits_of({"task.start.timeout.ms": "3000"}, WorkerSettings()).start
+    >>> limits_of({"task.start.timeout.ms": "3 s"}, WorkerSettings()).start
     3.0
     """
-    default = settings.limits
-    return UnitTimeouts(
-        start=_seconds(config.get(START_KEY), default.start),
-        ask=_seconds(config.get(GRACE_KEY), default.ask),
-        cancel=default.cancel,
-        kill=default.kill,
-        probes=default.probes,
-    )
+    keys = {"start": "task.start.timeout.ms", "ask": "task.shutdown.graceful.timeout.ms"}
+    given = {limit: COMMON.value(name, config) for limit, name in keys.items()}
+    seconds = {limit: one.total_seconds() for limit, one in given.items() if one is not None}
+    return replace(settings.limits, **seconds)
 
 
 def memory_of(config: Mapping[str, str], settings: WorkerSettings) -> int | None:
     """Return the memory limit of a connector's units, in MB; None: no limit."""
-    return _whole(config.get(MEMORY_KEY)) or settings.memory_mb
+    return COMMON.value(MEMORY_KEY, config) or settings.memory_mb
 
 
 def most_tasks(config: Mapping[str, str]) -> int:
@@ -252,15 +243,5 @@ def most_tasks(config: Mapping[str, str]) -> int:
     >>> most_tasks({"tasks.max": "3"}), most_tasks({})
     (3, 1)
     """
-    return _whole(config.get("tasks.max")) or _whole(config.get("max.tasks")) or 1
-
-
-def _seconds(milliseconds: str | None, default: float) -> float:
-    given = _whole(milliseconds)
-    return default if given is None else given / 1000
-
-
-def _whole(text: str | None) -> int | None:
-    # Validation refuses what is no number; an older config must not stop the worker.
-    text = (text or "").strip()
-    return int(text) if text.isascii() and text.isdecimal() else None
+    most: int = COMMON.value("tasks.max", config)
+    return most
