@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from headrace.durations import format_duration, format_size, parse_duration, parse_size
+from headrace.durations import as_duration, format_duration, format_size, parse_size
 from headrace.errors import SettingsError
 from headrace.spelling import did_you_mean
 
@@ -461,15 +461,6 @@ def _moment(value: object) -> datetime:
         raise ValueError("a time such as 2026-05-01T12:00:00+00:00") from None
 
 
-def _duration(value: object) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    if isinstance(value, str):
-        # Zero needs no unit.
-        return timedelta(0) if value.strip() == "0" else parse_duration(value)
-    raise ValueError("give a timedelta, or text such as '500 ms'")
-
-
 _NUMBER = re.compile(r"\s*[+-]?\d+(\.\d*)?\s*")
 #: Types of which an option may be given again.
 _SEVERAL = (tuple, collections.abc.Mapping)
@@ -482,7 +473,7 @@ _CONVERSIONS: Mapping[Any, Callable[[object], Any]] = MappingProxyType(
         bool: _truth,
         Path: _path,
         datetime: _moment,
-        timedelta: _duration,
+        timedelta: as_duration,
     }
 )
 

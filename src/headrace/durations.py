@@ -2,7 +2,7 @@
 
 A duration is a number and a unit, ``500 ms``, ``90s``, ``5 min``; or several, the longest unit
 first, ``1h30m``; or what ISO 8601 has for it, ``PT5M``.  Units are ms, s, m (or min), h and d, or
-their names in full.  Programs give a ``timedelta``.
+their names in full.  Programs give such a text or a ``timedelta``.
 
 A size is a number of bytes, or a number and a unit, ``64 KiB``, ``10 MB``, ``1.5 GiB``.
 """
@@ -65,6 +65,22 @@ def parse_duration(text: str) -> timedelta:
         return sum(parts, timedelta(0))
     except OverflowError:
         raise ValueError("it is longer than a duration can be") from None
+
+
+def as_duration(given: object) -> timedelta:
+    """Return a duration that a program gave: a ``timedelta``, or text.
+
+    Raises
+    ------
+    ValueError
+        It is neither, or no duration.
+    """
+    if isinstance(given, timedelta):
+        return given
+    if isinstance(given, str):
+        # Nothing needs no unit.
+        return timedelta(0) if given.strip() == "0" else parse_duration(given)
+    raise ValueError("give a timedelta, or text such as '500 ms'")
 
 
 def read_duration(what: str, text: str) -> timedelta:

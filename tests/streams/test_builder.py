@@ -3,13 +3,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace import Accumulator, Keyed, KeyedStream, StreamBuilder, TopologyError, serdes
+from headrace import (
+    Accumulator,
+    Keyed,
+    KeyedStream,
+    StreamBuilder,
+    TopologyError,
+    hopping,
+    serdes,
+    tumbling,
+)
 from headrace.topology import Aggregate, Operator, Sink, Topology
 
 HERE = Path(__file__).name
@@ -441,3 +451,24 @@ def test_a_job_needs_a_name_that_topics_can_have() -> None:
     with pytest.raises(TopologyError, match=r"at most 115 leave room"):
         StreamBuilder("x" * 116)
     StreamBuilder("x" * 115)
+
+
+def test_times_of_a_stream_may_be_texts() -> None:
+    def built(second: timedelta | str, minute: timedelta | str) -> list[Operator]:
+        builder = StreamBuilder("job")
+        left = builder.source("left", serdes.json, idle_timeout=second, max_future=minute)
+        timed = left.select_timestamp(len, allowed_lateness=second).key_by(str)
+        timed.window(hopping(minute, second, offset=second), grace=second).count().sink("counts")
+        right = builder.source("right", serdes.json, allowed_lateness=second).key_by(str)
+        timed.join(right, divmod, within=(second, minute), grace=second)
+        return list(builder.build().operators)
+
+    texts, times = built("1 s", "1m"), built(timedelta(seconds=1), timedelta(minutes=1))
+    assert repr(texts) == repr(times)
+
+
+def test_a_text_that_is_no_time_is_refused_with_what_one_is() -> None:
+    with pytest.raises(TopologyError, match=r"size is '5x': a duration is .* 1h30m, 1 d or PT5M"):
+        tumbling("5x")
+    with pytest.raises(TopologyError, match=r"idle_timeout of source .* is '5x': a duration is"):
+        StreamBuilder("job").source("left", serdes.json, idle_timeout="5x")

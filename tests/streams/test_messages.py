@@ -81,15 +81,25 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
     ),
     (lambda: joined(left_kye=len), TopologyError, "takes no option 'left_kye'", "mean 'left_key'"),
     (lambda: joined(xyz=len), TopologyError, "no option 'xyz'", "it takes left_key, right_key"),
-    (lambda: joined(within=5), TopologyError, "within at .* takes a timedelta, not 5", "minutes="),
-    (lambda: joined(grace=5), TopologyError, "grace at .* takes a timedelta, not 5", "minutes="),
-    (lambda: tumbling(60), TopologyError, "size is 60, not a timedelta", "minutes="),  # type: ignore[arg-type]
+    (
+        lambda: joined(within=5),
+        TopologyError,
+        "within at .* is 5: give a timedelta, or text",
+        "minutes=",
+    ),
+    (
+        lambda: joined(grace=5),
+        TopologyError,
+        "grace at .* is 5: give a timedelta, or text",
+        "minutes=",
+    ),
+    (lambda: tumbling(60), TopologyError, "size is 60: give a timedelta, or text", "minutes="),  # type: ignore[arg-type]
     (lambda: session(-MINUTE), TopologyError, "a window's gap is -1 day", "above 0"),
     (lambda: count_window(0.5), TopologyError, "a window cannot have 0.5 records", "at least 1"),  # type: ignore[arg-type]
     (
         lambda: orders().key_by(len).window(tumbling(MINUTE), grace=5).count(),
         TopologyError,
-        "grace is 5, not a timedelta",
+        "grace is 5: give a timedelta, or text",
         "timedelta",
     ),
     (lambda: orders(5), TopologyError, "source at .* not 5", "'orders'"),  # type: ignore[arg-type]

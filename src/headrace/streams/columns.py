@@ -116,7 +116,7 @@ class ColumnGroups:
     def __repr__(self) -> str:
         return f"<groups '{self._flow.operator}' by {', '.join(self._keys.names)}>"
 
-    def window(self, windows: Windows, *, grace: timedelta = timedelta(0)) -> WindowedGroups:
+    def window(self, windows: Windows, *, grace: timedelta | str = timedelta(0)) -> WindowedGroups:
         """Divide the records of each group into windows; see :meth:`KeyedStream.window`.
 
         Examples

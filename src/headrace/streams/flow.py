@@ -281,11 +281,11 @@ class TimeOptions(ValueOptions[Any], total=False):
     """Keyword arguments of a join of two streams, without the keys of its sides."""
 
     #: How much earlier, and how much later, the right record may be than the left one.
-    within: timedelta | tuple[timedelta, timedelta] | None
+    within: timedelta | str | tuple[timedelta | str, timedelta | str] | None
     #: The windows that both records must share.
     window: Windows | None
     #: How much longer to wait for late records.
-    grace: timedelta
+    grace: timedelta | str
 
 
 class JoinOptions(TimeOptions, total=False):

@@ -426,7 +426,9 @@ class KeyedStream(Stream[K, V]):
         )
         return Table(flow)
 
-    def window(self, windows: Windows, *, grace: timedelta = timedelta(0)) -> WindowedStream[K, V]:
+    def window(
+        self, windows: Windows, *, grace: timedelta | str = timedelta(0)
+    ) -> WindowedStream[K, V]:
         """Divide the records of each key into windows.
 
         Parameters

@@ -13,7 +13,7 @@ from headrace import serdes, topology
 from headrace.errors import TopologyError
 from headrace.serdes.inference import item_hint, pair_hints, result_hint
 from headrace.streams.flow import Flow, NextOperator, accepts, check_function, check_record_function
-from headrace.streams.sources import check_durations
+from headrace.streams.sources import durations_of
 from headrace.topology.callers import caller
 from headrace.topology.names import check_operator_name
 
@@ -104,15 +104,15 @@ def keyed(
 def timed(
     flow: Flow,
     function: Callable[[Any], datetime | int | None],
-    durations: dict[str, timedelta | None],
+    durations: dict[str, timedelta | str | None],
     name: str | None,
     on_error: topology.ErrorPolicy,
 ) -> Flow:
     """Set the time of each record."""
     step = flow.begin("select_timestamp", name, on_error=on_error)
     check_function("select_timestamp", function, ("value",), step.caller.origin)
-    check_durations(f"operator '{step.name}' at {step.caller.origin}", durations)
-    fields: dict[str, Any] = {**step.fields, **durations}
+    what = f"operator '{step.name}' at {step.caller.origin}"
+    fields: dict[str, Any] = {**step.fields, **durations_of(what, durations)}
     return step.add(topology.SelectTimestamp(**fields, function=function))
 
 

@@ -13,6 +13,7 @@ from headrace.serdes.inference import document_serde_for
 from headrace.streams.flow import check_function
 from headrace.topology import Source, Start
 from headrace.topology.callers import Caller, caller
+from headrace.topology.windows import length_of
 
 V = TypeVar("V")
 
@@ -28,13 +29,13 @@ class SourceOptions(TypedDict, Generic[V], total=False):
     #: 1970 (None: the born time).
     timestamp: Callable[[V], datetime | int | None] | Literal["message", "wall"]
     #: How far a record may lag behind the newest of its queue before it is late; 2 seconds.
-    allowed_lateness: timedelta
+    allowed_lateness: timedelta | str
     #: How long a queue may be silent before event time advances without it, or to the furthest
     #: queue if all are silent; 10 seconds.  None: the others wait for it for ever.
-    idle_timeout: timedelta | None
+    idle_timeout: timedelta | str | None
     #: Records that are further ahead of their store time are counted and do not advance the
     #: watermark; the default is ``JobSettings.max_future``, one day.
-    max_future: timedelta | None
+    max_future: timedelta | str | None
     #: Where to begin: ``"first"``, ``"latest"``, an aware datetime, or offsets by queue number or
     #: by queue name; the default is ``JobSettings.start``.
     start: Start | None
@@ -63,9 +64,9 @@ def make_source(
     timestamp = options.get("timestamp", "message")
     if timestamp not in ("message", "wall"):
         check_function("source(timestamp=...)", timestamp, ("value",), made_by.origin)
-    check_durations(what, options)
     _check_start(what, options.get("start"))
-    return Source(**fields, topic=_checked(what, topics), deserializer=reader, **options)
+    given: dict[str, Any] = {**options, **durations_of(what, options)}
+    return Source(**fields, topic=_checked(what, topics), deserializer=reader, **given)
 
 
 def place_of(topics: Topics) -> str:
@@ -91,23 +92,21 @@ def _no_topics(given: object) -> TopologyError:
     )
 
 
-def check_durations(what: str, options: Mapping[str, Any]) -> None:
-    """Check that durations are not negative.
+def durations_of(what: str, options: Mapping[str, Any]) -> dict[str, timedelta | None]:
+    """Return the durations among options.
 
     Raises
     ------
     TopologyError
-        One of them is negative or not a ``timedelta``.
+        One of them is negative or no duration.
     """
-    for name in ("allowed_lateness", "idle_timeout", "max_future"):
-        value = options.get(name)
-        if value is None and (name != "allowed_lateness" or name not in options):
-            continue
-        if not isinstance(value, timedelta) or value < timedelta(0):
-            raise TopologyError(
-                f"{what} has {name}={value!r}",
-                hint="give a timedelta that is not negative, e.g. timedelta(seconds=5)",
-            )
+    names = options.keys() & {"allowed_lateness", "idle_timeout", "max_future"}
+    return {
+        name: None
+        if options[name] is None and name != "allowed_lateness"
+        else length_of(options[name], f"{name} of {what}")
+        for name in names
+    }
 
 
 def _checked(what: str, topics: Topics) -> str | tuple[str, ...] | re.Pattern[str]:

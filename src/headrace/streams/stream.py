@@ -459,9 +459,9 @@ class Stream(Generic[K, V]):
         function: Callable[[V], datetime | int | None],
         *,
         name: str | None = None,
-        allowed_lateness: timedelta = _LATENESS,
-        idle_timeout: timedelta | None = _IDLE,
-        max_future: timedelta | None = None,
+        allowed_lateness: timedelta | str = _LATENESS,
+        idle_timeout: timedelta | str | None = _IDLE,
+        max_future: timedelta | str | None = None,
         on_error: topology.ErrorPolicy = "fail",
     ) -> Self:
         """Set the time of each record to the one that a function returns for its value.

@@ -43,7 +43,7 @@ class WindowedStream(Generic[K, V]):
     result of each window that changed, once per batch.
     """
 
-    def __init__(self, flow: Flow, windows: Windows, grace: timedelta) -> None:
+    def __init__(self, flow: Flow, windows: Windows, grace: timedelta | str) -> None:
         self._flow = flow
         self._windows = windows
         self._grace = milliseconds(grace, "grace")
@@ -480,7 +480,7 @@ _BOUND = pa.timestamp("ms", "UTC")
 class WindowedGroups:
     """Groups of records in windows; :meth:`ColumnGroups.window` makes it."""
 
-    def __init__(self, flow: Flow, keys: Schema, windows: Windows, grace: timedelta) -> None:
+    def __init__(self, flow: Flow, keys: Schema, windows: Windows, grace: timedelta | str) -> None:
         self._flow = flow
         self._keys = keys
         self._windows = windows

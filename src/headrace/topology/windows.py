@@ -7,9 +7,10 @@ from datetime import timedelta
 from math import gcd
 from zoneinfo import ZoneInfo
 
+from headrace.durations import as_duration
 from headrace.errors import TopologyError
 
-_DAY = timedelta(days=1)
+_DAY = 86_400_000
 #: Offsets of time zones are multiples of this, ms.
 _ZONE_STEP = 900_000
 #: How much longer than 24 hours a calendar day may be, ms.
@@ -78,7 +79,7 @@ Windows = TimeWindows | SlidingWindows | SessionWindows | CountWindows
 
 
 def tumbling(
-    size: timedelta, *, offset: timedelta = timedelta(0), time_zone: str | None = None
+    size: timedelta | str, *, offset: timedelta | str = timedelta(0), time_zone: str | None = None
 ) -> TimeWindows:
     """Divide time into windows that follow each other.
 
@@ -87,7 +88,7 @@ def tumbling(
     Parameters
     ----------
     size
-        Length of a window.
+        Length of a window: a ``timedelta``, or text such as ``"5 min"``.
     offset
         Moves the starts.  Weeks that begin on Monday have ``offset=timedelta(days=4)``, because
         1970 began on a Thursday.
@@ -112,10 +113,10 @@ def tumbling(
 
 
 def hopping(
-    size: timedelta,
-    slide: timedelta,
+    size: timedelta | str,
+    slide: timedelta | str,
     *,
-    offset: timedelta = timedelta(0),
+    offset: timedelta | str = timedelta(0),
     time_zone: str | None = None,
 ) -> TimeWindows:
     """Divide time into windows that overlap: one of a fixed size begins every ``slide``.
@@ -138,23 +139,23 @@ def hopping(
 
     Examples
     --------
-    >>> from datetime import timedelta
     >>> from headrace import hopping
-    >>> print(hopping(timedelta(minutes=5), timedelta(minutes=1)))
+    >>> print(hopping("5 min", "1 min"))
     hopping 0:05:00 every 0:01:00
     """
     size_ms, slide_ms = _positive(size, "size"), _positive(slide, "slide")
+    starts_at = milliseconds(offset, "offset", timedelta.min)
     if slide_ms > size_ms:
         raise TopologyError(
             f"windows of {size} every {slide} would leave records out",
             hint="choose a slide of at most the size",
         )
     if time_zone is not None:
-        _check_zone(time_zone, size, slide)
-    return TimeWindows(size_ms, slide_ms, _milliseconds(offset) % slide_ms, time_zone)
+        _check_zone(time_zone, size_ms, slide_ms)
+    return TimeWindows(size_ms, slide_ms, starts_at % slide_ms, time_zone)
 
 
-def sliding(size: timedelta) -> SlidingWindows:
+def sliding(size: timedelta | str) -> SlidingWindows:
     """Look back from every record: a window ends at each time at which a key has a record.
 
     It holds the key's records from ``size`` before that time up to it, both included.
@@ -169,7 +170,7 @@ def sliding(size: timedelta) -> SlidingWindows:
     return SlidingWindows(_positive(size, "size"))
 
 
-def session(gap: timedelta) -> SessionWindows:
+def session(gap: timedelta | str) -> SessionWindows:
     """Gather records of a key that follow each other closely.
 
     A record belongs to a session when it is at most ``gap`` before or after one of its records,
@@ -201,21 +202,15 @@ def count_window(size: int) -> CountWindows:
     return CountWindows(size)
 
 
-def milliseconds(length: timedelta, what: str) -> int:
+def milliseconds(given: timedelta | str, what: str, least: timedelta = timedelta(0)) -> int:
     """Return a length in ms.
 
     Raises
     ------
     TopologyError
-        The length is negative, or not a whole number of milliseconds.
+        The length is less than ``least``, or not a whole number of milliseconds.
     """
-    _check_length(length, what)
-    if length < timedelta(0):
-        raise TopologyError(f"{what} is {length}", hint=f"choose a {what} of 0 or more")
-    return _milliseconds(length)
-
-
-def _milliseconds(length: timedelta) -> int:
+    length = length_of(given, what, least)
     whole, rest = divmod(length, timedelta(milliseconds=1))
     if rest:
         raise TopologyError(
@@ -224,21 +219,31 @@ def _milliseconds(length: timedelta) -> int:
     return whole
 
 
-def _positive(length: timedelta, what: str) -> int:
-    _check_length(length, what)
-    if length <= timedelta(0):
+def _positive(given: timedelta | str, what: str) -> int:
+    if (length := length_of(given, what, timedelta.min)) <= timedelta(0):
         raise TopologyError(f"a window's {what} is {length}", hint=f"choose a {what} above 0")
-    return _milliseconds(length)
+    return milliseconds(length, what)
 
 
-def _check_length(length: object, what: str) -> None:
-    if not isinstance(length, timedelta):
-        raise TopologyError(
-            f"{what} is {length!r:.100}, not a timedelta", hint="for example timedelta(minutes=1)"
-        )
+def length_of(given: object, what: str, least: timedelta = timedelta(0)) -> timedelta:
+    """Return a duration that a program gave: a ``timedelta``, or text such as ``"5 min"``.
+
+    Raises
+    ------
+    TopologyError
+        It is neither, or less than ``least``.
+    """
+    try:
+        length = as_duration(given)
+    except ValueError as error:
+        hint = "for example timedelta(minutes=1) or '1 min'"
+        raise TopologyError(f"{what} is {given!r:.100}: {error}", hint=hint) from None
+    if length < least:
+        raise TopologyError(f"{what} is {length}", hint="choose one of 0 or more")
+    return length
 
 
-def _check_zone(name: str, size: timedelta, slide: timedelta) -> None:
+def _check_zone(name: str, size: int, slide: int) -> None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
@@ -248,7 +253,7 @@ def _check_zone(name: str, size: timedelta, slide: timedelta) -> None:
         ) from error
     if size % _DAY or slide % _DAY:
         raise TopologyError(
-            f"windows of {size} every {slide} in time zone {name!r} are not whole days",
+            f"windows of {told(size)} every {told(slide)} in time zone {name!r} are not whole days",
             hint="leave time_zone= out for windows shorter than a day",
         )
 

@@ -22,7 +22,7 @@ from headrace.streams.flow import (
     no_method,
 )
 from headrace.topology.callers import Caller, caller
-from headrace.topology.windows import SessionWindows, TimeWindows, Windows
+from headrace.topology.windows import SessionWindows, TimeWindows, Windows, length_of
 
 if TYPE_CHECKING:
     from headrace.serdes import Serde
@@ -302,7 +302,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         return made
 
     def within(
-        self, before: timedelta, after: timedelta | None = None
+        self, before: timedelta | str, after: timedelta | str | None = None
     ) -> StreamJoin[K, V, V2, L, R]:
         """Join records whose times are close.
 
@@ -357,7 +357,7 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         made._span = span
         return made
 
-    def grace(self, grace: timedelta) -> StreamJoin[K, V, V2, L, R]:
+    def grace(self, grace: timedelta | str) -> StreamJoin[K, V, V2, L, R]:
         """Wait longer for late records, and before a record counts as unmatched.
 
         Parameters
@@ -443,9 +443,9 @@ class StreamJoin(Generic[K, V, V2, L, R]):
         *,
         left_key: Callable[[Any], Any] | None = None,
         right_key: Callable[[Any], Any] | None = None,
-        within: timedelta | tuple[timedelta, timedelta] | None = None,
+        within: timedelta | str | tuple[timedelta | str, timedelta | str] | None = None,
         window: Windows | None = None,
-        grace: timedelta = timedelta(0),
+        grace: timedelta | str = timedelta(0),
     ) -> StreamJoin[Any, V, V2, L, R]:
         """Return the join with the options of its short form."""
         made: StreamJoin[Any, V, V2, L, R] = self._copy()
@@ -504,10 +504,6 @@ def _like(known: topology.SidesJoin, wanted: topology.SidesJoin) -> topology.Sid
     return replace(known, name=wanted.name, alone=wanted.alone)
 
 
-def _milliseconds(length: timedelta, what: str) -> int:
-    if not isinstance(length, timedelta):
-        raise TopologyError(
-            f"{what} at {caller().origin} takes a timedelta, not {length!r:.100}",
-            hint="for example timedelta(minutes=10)",
-        )
+def _milliseconds(given: timedelta | str, what: str) -> int:
+    length = length_of(given, f"{what} at {caller().origin}", timedelta.min)
     return length // timedelta(milliseconds=1)
