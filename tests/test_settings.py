@@ -106,9 +106,7 @@ def test_settings_that_belong_together_are_given_as_one_text_or_several() -> Non
     )
     assert settings.limits == Limits(max_frame=1 << 20, idle_timeout=timedelta(seconds=1.5))
     assert settings.compaction == CompactionSettings(threads=2)
-    with pytest.raises(
-        SettingsError, match=r"no setting 'max_frames'.\n.*did you mean 'max_frame'"
-    ):
+    with pytest.raises(SettingsError, match=r"no setting max_frames.\n.*did you mean 'max_frame'"):
         BrokerSettings(limits=["max_frames=1"])  # type: ignore[arg-type]
     with pytest.raises(
         SettingsError, match=r"^The setting threads is '0'.*\n.*host is 7: give text"

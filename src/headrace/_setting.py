@@ -20,7 +20,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from headrace.durations import as_duration, format_duration, format_size, parse_size
+from headrace.durations import (
+    as_duration,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
 from headrace.errors import SettingsError
 from headrace.spelling import did_you_mean
 
@@ -63,7 +69,7 @@ def setting(  # noqa: PLR0913  (keywords that say all about a setting)
         One sentence that says what the setting does.
     unit
         What the value counts, such as ``"records"``.  As text, ``"bytes"`` may be ``64MiB``, and
-        ``"seconds"`` a duration or a number.
+        ``"ms"`` and ``"seconds"`` a duration or a number.
     shown
         The default as the documentation shows it, where it depends on the machine.
     minimum, maximum, pattern
@@ -150,22 +156,25 @@ class DeclaredSettings:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> typing.Self:
-        """Read settings given as ``name=value``.
+        """Read settings given as ``name=value``; errors are those of :meth:`named`."""
+        pairs = (text.partition("=") for text in texts)
+        return cls.named({name.strip(): value.strip() for name, _, value in pairs})
+
+    @classmethod
+    def named(cls, given: Mapping[str, Any]) -> typing.Self:
+        """Take settings by the names under which users give them.
 
         Raises
         ------
         SettingsError
             When one has no such name or no such value.
         """
-        names = [field.name for field in settings_of(cls)]
-        given: dict[str, Any] = {}
-        for text in texts:
-            name, _, given_value = (part.strip() for part in text.partition("="))
-            if name not in names:
-                hint = did_you_mean(name, names, f"There are {', '.join(names)}.")
-                raise SettingsError(f"{cls.__name__} has no setting {name!r}.", hint=hint)
-            given[name] = given_value
-        return cls(**given)
+        fields = {cls.name_of(field.name): field.name for field in settings_of(cls)}
+        for name in given:
+            if name not in fields:
+                hint = did_you_mean(name, fields, f"There are {', '.join(fields)}.")
+                raise SettingsError(f"There is no {cls.TOLD_AS.format(name)}.", hint=hint)
+        return cls(**{fields[name]: value for name, value in given.items()})
 
 
 def settings_of(kind: type[DataclassInstance]) -> list[dataclasses.Field[Any]]:
@@ -316,11 +325,11 @@ def _without_none(hint: Any) -> Any:
 
 def _checked(field: dataclasses.Field[Any], hint: Any, value: object) -> Any:
     about = field.metadata
-    found = _converted(hint, _plain(about["unit"], about["nothing"], value))
+    found = _converted(hint, _plain(hint, about["unit"], about["nothing"], value))
     if found is None:
         return None
     least = about["minimum"]
-    if least is None and isinstance(found, int | float | timedelta):
+    if least is None and hint is not Any and isinstance(found, int | float | timedelta):
         least = type(found)()
     if least is not None and found < least:
         raise ValueError(f"input should be greater than or equal to {_written(least)}")
@@ -331,16 +340,20 @@ def _checked(field: dataclasses.Field[Any], hint: Any, value: object) -> Any:
     return found
 
 
-def _plain(unit: str, nothing: str | None, value: object) -> object:
-    """Return a text without the words and units that its setting alone knows."""
-    if not isinstance(value, str):
-        return value
-    if nothing is not None and value.strip().lower() == nothing:
-        return None
-    if unit == "bytes":
-        return parse_size(value)
-    if unit == "seconds" and _NUMBER.fullmatch(value):
-        return f"{value.strip()} s"
+def _plain(hint: Any, unit: str, nothing: str | None, value: object) -> object:
+    """Return a value without the words and units that its setting alone knows."""
+    if isinstance(value, str):
+        if nothing is not None and value.strip().lower() == nothing:
+            return None
+        if unit == "bytes":
+            return parse_size(value)
+        if unit in _STEPS:
+            value = parse_duration(f"{value} {unit}" if _NUMBER.fullmatch(value) else value)
+    if unit in _STEPS and hint is int and isinstance(value, timedelta):
+        count, rest = divmod(value, _STEPS[unit])
+        if rest:
+            raise ValueError(f"give whole {unit}")
+        return count
     return value
 
 
@@ -462,11 +475,14 @@ def _moment(value: object) -> datetime:
 
 
 _NUMBER = re.compile(r"\s*[+-]?\d+(\.\d*)?\s*")
+#: Units of time, which a number may leave out.
+_STEPS = {"ms": timedelta(milliseconds=1), "seconds": timedelta(seconds=1)}
 #: Types of which an option may be given again.
 _SEVERAL = (tuple, collections.abc.Mapping)
 
 _CONVERSIONS: Mapping[Any, Callable[[object], Any]] = MappingProxyType(
     {
+        Any: lambda value: value,
         str: _text,
         int: _whole,
         float: _number,

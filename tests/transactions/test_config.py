@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace import TopologyError
-from headrace.transactions import CONFIG_KEYS, Configuration, TransactionTopologyBuilder
+from headrace.errors import SettingsError
+from headrace.transactions import Configuration, TransactionTopologyBuilder
 from headrace.transactions.config import configuration_table
 from tests.transactions.components import Count, Pass, Words
 
@@ -35,35 +36,51 @@ def test_every_key_has_its_default() -> None:
     assert {name: config[name] for name in KNOWN} == KNOWN
 
 
-@pytest.mark.parametrize("name", sorted(CONFIG_KEYS))
+@pytest.mark.parametrize("name", sorted(Configuration()))
 def test_every_default_may_be_given(name: str) -> None:
-    default = CONFIG_KEYS[name].default
+    default = Configuration()[name]
     assert Configuration({name: default})[name] == default
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("transaction.exactly.once.mode", "false", "must be True or False"),
-        ("transaction.max.pending.batch", 0, "at least 1: batches without bound cannot be"),
-        ("tuple.num.per.batch", 0, "whole number, at least 1"),
+        ("transaction.exactly.once.mode", "never", "give true or false"),
+        (
+            "transaction.max.pending.batch",
+            0,
+            "greater than or equal to 1.*\n.*without bound they cannot be rolled back",
+        ),
+        ("tuple.num.per.batch", 0, "greater than or equal to 1"),
         ("tuple.num.per.batch", True, "whole number"),
         ("transaction.schedule.batch.delay.ms", 1.5, "whole number"),
-        ("topology.state.ttl.time.sec", 60, "must be -1"),
-        ("poison.policy", "drop", "must be 'fail', 'skip' or 'topic:NAME'"),
-        ("poison.policy", "topic:", "must be 'fail', 'skip' or 'topic:NAME'"),
-        ("poison.max.rollbacks", -1, "at least 0"),
+        ("transaction.schedule.batch.delay.ms", "0.5 ms", "give whole ms"),
+        ("transaction.batch.snapshot.timeout", "0 s", "greater than or equal to 1"),
+        ("transaction.batch.snapshot.timeout", "long", "a duration is a number and a unit"),
+        ("topology.state.ttl.time.sec", 60, "should be -1"),
+        ("poison.policy", "drop", "does not look like 'fail', 'skip' or 'topic:NAME'"),
+        ("poison.policy", "topic:", "does not look like 'fail', 'skip' or 'topic:NAME'"),
+        ("poison.max.rollbacks", -1, "greater than or equal to 0"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused(name: str, value: Any, message: str) -> None:
-    with pytest.raises(TopologyError, match=f"'{name}' is {value!r}: it .*{message}"):
+    with pytest.raises(SettingsError, match=f"'{name}' is {value!r}: .*{message}"):
         TransactionTopologyBuilder("job", {name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("transaction.schedule.batch.delay.ms", 1000), ("transaction.batch.snapshot.timeout", 1)],
+)
+def test_a_time_is_a_number_or_a_duration(name: str, unit: int) -> None:
+    for value in (90 * unit, f"{90 * unit}", "90 s", "1m30s", timedelta(seconds=90)):
+        assert Configuration({name: value})[name] == 90 * unit
+
+
 def test_an_unknown_key_is_refused_with_the_nearest() -> None:
-    with pytest.raises(TopologyError, match=r"did you mean 'transaction.max.pending.batch'"):
+    with pytest.raises(SettingsError, match=r"did you mean 'transaction.max.pending.batch'"):
         Configuration({"transaction.max.pending.batches": 2})
-    with pytest.raises(TopologyError, match=r"known are transaction.exactly.once.mode"):
+    with pytest.raises(SettingsError, match=r"There are transaction.exactly.once.mode"):
         Configuration({"zzz": 2})
 
 

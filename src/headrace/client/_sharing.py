@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from headrace._setting import DeclaredSettings, setting
 from headrace.errors import HeadraceError
 from headrace.watched import OnFailure, watched_task
 
@@ -24,6 +26,22 @@ logger = logging.getLogger("headrace.client")
 _SOON = 1.0
 
 Start = Literal["first", "last"] | datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberOptions(DeclaredSettings):
+    """Options of all consumers that are members of groups."""
+
+    VARIABLES = ""
+    TOLD_AS = "option {}"
+
+    start: Start = setting("last", doc="Where to begin in a queue without an offset of the group.")
+    wait: timedelta = setting(
+        timedelta(seconds=15), doc="How long the broker holds back a pull that finds nothing."
+    )
+    committed: bool = setting(
+        default=False, doc="Read only what is committed of what jobs write, and each message once."
+    )
 
 
 class QueueOwner(Protocol):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from headrace.client._sharing import Sharing, Start, start_offset
+from headrace._setting import setting
+from headrace.client._sharing import MemberOptions, Sharing, start_offset
 from headrace.client.client import AsyncClient, Openable
 from headrace.client.membership import MemberRole, Membership, new_client_id
 from headrace.client.pulling import AsyncPullConsumer
@@ -69,25 +70,18 @@ _MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions:
+class GroupOptions(MemberOptions):
     """Options of a group consumer."""
 
-    #: Where to begin in a queue for which the group has no offset.
-    start: Start = "last"
-    #: Whether offsets are committed by themselves, of what ``poll`` returned before its last call.
-    auto_commit: bool = True
-    #: Tags to read, joined by ``||``; ``*`` is all messages.
-    tags: str = "*"
-    #: Most messages in one block.
-    max_messages: int = 65_536
-    #: Most bytes in one block.
-    max_bytes: int = _MIB
-    #: Blocks that may wait for ``poll``.
-    buffered: int = 4
-    #: How long the broker holds back a pull that finds nothing.
-    wait: timedelta = timedelta(seconds=15)
-    #: Read only what is committed of what jobs write, and each message once.
-    committed: bool = False
+    auto_commit: bool = setting(
+        default=True,
+        doc="Whether offsets are committed by themselves, of what `poll` returned before its last "
+        "call.",
+    )
+    tags: str = setting("*", doc="Tags to read, joined by `||`; `*` is all messages.")
+    max_messages: int = setting(65_536, doc="Most messages in one block.", minimum=1)
+    max_bytes: int = setting(_MIB, doc="Most bytes in one block.", unit="bytes", minimum=1)
+    buffered: int = setting(4, doc="Blocks that may wait for `poll`.")
 
 
 @dataclass(frozen=True, slots=True)

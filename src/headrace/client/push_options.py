@@ -7,21 +7,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.errors import SettingsError
+from headrace._setting import SHORTEST, setting
+from headrace.client._sharing import MemberOptions
 
 if TYPE_CHECKING:
-    from headrace.client._sharing import Start
     from headrace.protocol.routes import MessageQueue
 
 
 _MIB = 1024 * 1024
 #: What RocketMQ takes for "no limit" in ordered groups.
 _WITHOUT_END = 2**31 - 1
-_ZERO = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushOptions:
+class PushOptions(MemberOptions):
     """Options of a push consumer.
 
     Examples
@@ -30,53 +29,55 @@ class PushOptions:
     2147483647
     """
 
-    #: Where to begin in a queue for which the group has no offset.
-    start: Start = "last"
-    #: Process each queue's messages one after the other, by one member at a time.
-    orderly: bool = False
-    #: Every member reads everything, and keeps its offsets in a file of its own.
-    broadcasting: bool = False
-    #: Most messages that are worked on at once, or most queues of an ordered consumer.
-    concurrency: int = 20
-    #: How long the listener may take for a message before it counts as failed.
-    consume_timeout: timedelta = timedelta(minutes=15)
-    #: Tries after the first before a message is a dead letter; None: 16, ordered: no limit.
-    max_reconsume_times: int | None = None
-    #: How long a failed message waits; None: the broker's ladder, 10 s to 2 h.
-    retry_delay: timedelta | None = None
-    #: Ordered: how long a queue waits before its failed message is tried again.
-    suspend: timedelta = timedelta(seconds=1)
-    #: Most messages that wait or are worked on; a pull's worth for each queue may come on top.
-    max_messages: int = 10_000
-    #: Most bytes of such messages, likewise.
-    max_bytes: int = 64 * _MIB
-    #: How far a queue may be read beyond its first message that is not done.
-    max_span: int = 2_000
-    #: Most messages that one pull asks for.
-    pull_messages: int = 256
-    #: Most bytes that one pull asks for.
-    pull_bytes: int = _MIB
-    #: How long the broker holds back a pull that finds nothing.
-    wait: timedelta = timedelta(seconds=15)
-    #: Read only what is committed of what jobs write, and each message once.
-    committed: bool = False
-    #: How long ``close`` waits for the messages that are worked on.
-    stop_timeout: timedelta = timedelta(seconds=30)
-    #: File of a broadcasting member's offsets; None: where RocketMQ's Java clients keep theirs.
-    offsets_file: Path | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("concurrency", "max_messages", "max_bytes", "max_span", "pull_messages"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"push option {name} is {getattr(self, name)}, not positive")
-        for name in ("consume_timeout", "suspend", "stop_timeout"):
-            if getattr(self, name) <= _ZERO:
-                raise SettingsError(
-                    f"push option {name} is {getattr(self, name)}, not a positive time",
-                    hint="give a positive timedelta",
-                )
-        if self.times < 0:
-            raise SettingsError(f"push option max_reconsume_times is {self.times}, below 0")
+    orderly: bool = setting(
+        default=False,
+        doc="Process each queue's messages one after the other, by one member at a time.",
+    )
+    broadcasting: bool = setting(
+        default=False,
+        doc="Every member reads everything, and keeps its offsets in a file of its own.",
+    )
+    concurrency: int = setting(
+        20, doc="Most messages worked on at once, or most queues of an ordered consumer.", minimum=1
+    )
+    consume_timeout: timedelta = setting(
+        timedelta(minutes=15),
+        doc="How long the listener may take for a message before it counts as failed.",
+        minimum=SHORTEST,
+    )
+    max_reconsume_times: int | None = setting(
+        None,
+        doc="Tries after the first before a message is a dead letter; None: 16, ordered: no end.",
+    )
+    retry_delay: timedelta | None = setting(
+        None, doc="How long a failed message waits; None: the broker's ladder, 10 s to 2 h."
+    )
+    suspend: timedelta = setting(
+        timedelta(seconds=1),
+        doc="Ordered: how long a queue waits before its failed message is tried again.",
+        minimum=SHORTEST,
+    )
+    max_messages: int = setting(
+        10_000,
+        doc="Most messages that wait or are worked on; a pull's worth for each queue may come too.",
+        minimum=1,
+    )
+    max_bytes: int = setting(
+        64 * _MIB, doc="Most bytes of such messages, likewise.", unit="bytes", minimum=1
+    )
+    max_span: int = setting(
+        2_000, doc="How far a queue may be read beyond its first message not done.", minimum=1
+    )
+    pull_messages: int = setting(256, doc="Most messages that one pull asks for.", minimum=1)
+    pull_bytes: int = setting(_MIB, doc="Most bytes that one pull asks for.", unit="bytes")
+    stop_timeout: timedelta = setting(
+        timedelta(seconds=30),
+        doc="How long `close` waits for the messages that are worked on.",
+        minimum=SHORTEST,
+    )
+    offsets_file: Path | None = setting(
+        None, doc="File of a broadcasting member's offsets; None: where Java clients keep theirs."
+    )
 
     @property
     def times(self) -> int:

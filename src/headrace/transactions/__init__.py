@@ -22,21 +22,19 @@ from headrace.transactions.components import (
     StatefulBolt,
     TransactionState,
 )
-from headrace.transactions.config import CONFIG_KEYS, ComponentConfigKey, Configuration
+from headrace.transactions.config import Configuration
 from headrace.transactions.graph import TransactionTopology
 from headrace.transactions.journal import JournalSpout
 from headrace.transactions.topics import BoltDeclarer, Kind, SinkDeclarer, TopicSink, TopicSpout
 
 __all__ = [
     "COMMIT_FAIL",
-    "CONFIG_KEYS",
     "BatchGroupId",
     "Bolt",
     "BoltCollector",
     "BoltDeclarer",
     "BoltLike",
     "Component",
-    "ComponentConfigKey",
     "Configuration",
     "CustomGrouping",
     "FieldsDeclarer",

@@ -313,7 +313,9 @@ class TransactionTopologyBuilder:
     Raises
     ------
     TopologyError
-        If no topic could be named after the topology, or the configuration cannot work.
+        If no topic could be named after the topology.
+    SettingsError
+        If the configuration cannot work.
 
     Examples
     --------
