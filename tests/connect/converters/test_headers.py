@@ -23,6 +23,7 @@ from headrace.connect.schema import (
 from headrace.errors import SerializationError
 from tests.connect.converters.kafka_cases import (
     UnrepresentableError,
+    as_python,
     body_of,
     cases,
     converted,
@@ -59,7 +60,8 @@ def test_does_what_kafka_does(case: dict[str, Any]) -> None:
     except UnrepresentableError:
         return
     if case["do"] == "to":
-        expected = body_of(case["expect"])
+        # Floating-point numbers become text as Python writes it.
+        expected = as_python(body_of(case["expect"]))
         assert found in {expected, MOMENTS.get((expected or b"").decode())}
         return
     assert repr(found) == repr(expected_value(case))

@@ -26,6 +26,7 @@ from headrace.connect.schema import STRING, Schema, struct as struct_schema
 from headrace.errors import ConnectorConfigError, DeserializationError, SerializationError
 from tests.connect.converters.kafka_cases import (
     UnrepresentableError,
+    as_python,
     body_of,
     cases,
     converted,
@@ -87,8 +88,10 @@ def expected_body(case: dict[str, Any]) -> bytes | None:
         return OURS["date"][case["value"]["date"]]
     if case["converter"] == "string" and case["value"] == {"float32": "30000000000.0"}:
         # Java 17 writes a digit too many, which Java 19 no longer does.
-        return b"3.0E10"
-    return body_of(case["expect"])
+        return b"30000000000.0"
+    body = body_of(case["expect"])
+    # Floating-point numbers become text as Python writes it.
+    return as_python(body) if case["converter"] == "string" else body
 
 
 WHOLE: list[tuple[type[Converter], int]] = [

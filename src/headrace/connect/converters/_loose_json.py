@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from headrace.connect.converters.json_values import UnfitError, kind_of
-from headrace.connect.numbers import float_text
+from headrace.connect.converters.json_values import NOT_FINITE, UnfitError, kind_of
 
 # What has no place in JSON is ours to refuse.
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -56,7 +55,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, int):
         return _whole(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else float_text(value)
+        return value if math.isfinite(value) else NOT_FINITE[str(value)]
     if isinstance(value, bytes | bytearray | memoryview):
         return _base64(value)
     if isinstance(value, Mapping):

@@ -16,8 +16,8 @@ from headrace.connect.schema import Schema, Type
 def text_of(schema: Schema | None, value: Any) -> str:
     """Write a value as the text that Kafka Connect's StringConverter makes of it.
 
-    Times are written as ISO 8601 has them, and bytes are refused: Java shows times without their
-    milliseconds, and bytes as their place in memory.
+    Times are written as ISO 8601 has them and floats as Python does, and bytes are refused: Java
+    shows times without their milliseconds, and bytes as their place in memory.
 
     >>> text_of(None, {"a": 1, "b": [True, None]})
     '{a=1, b=[true, null]}'

@@ -367,15 +367,16 @@ def _number(kind: Type, value: Any) -> float:
 
 def _write_double(value: Any) -> float | str:
     number = _number(Type.FLOAT64, value)
-    return number if math.isfinite(number) else _NOT_FINITE[str(number)]
+    return number if math.isfinite(number) else NOT_FINITE[str(number)]
 
 
 def _write_float(value: Any) -> float | str:
     number = single(_number(Type.FLOAT32, value))
-    return shortest_float(number) if math.isfinite(number) else _NOT_FINITE[str(number)]
+    return shortest_float(number) if math.isfinite(number) else NOT_FINITE[str(number)]
 
 
-_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""What stands in JSON, as text, for what is no number there."""
 
 
 def _boolean(value: Any) -> bool:
