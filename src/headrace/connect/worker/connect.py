@@ -143,7 +143,7 @@ class Offsets:
         self._given_positions = positions
 
     async def read(self, name: str) -> Sequence[OffsetEntry]:
-        """Say where a connector is in what it reads."""
+        """Return where a connector is in what it reads."""
         entry = self._entry(name)
         return await self._positions.read(entry.kept_as, entry.config)
 
@@ -281,12 +281,12 @@ class Connect:
     # About the worker.
 
     def cluster(self) -> WorkerInfo:
-        """Say who answers."""
+        """Return who answers."""
         ours = _version()
         return WorkerInfo(f"{API_LEVEL}-headrace-{ours}", ours, self.settings.cluster)
 
     def health(self) -> Health:
-        """Say whether the worker can do its work."""
+        """Return whether the worker can do its work."""
         trouble = self._worker.trouble()
         if trouble is not None:
             return Health("unhealthy", trouble)
@@ -299,24 +299,24 @@ class Connect:
         return Health("stopping", f"worker {self._worker.name} is about to end")
 
     def life(self) -> Health:
-        """Say whether the worker goes on at all; who is not alive must be started again."""
+        """Return whether the worker goes on at all; who is not alive must be started again."""
         if (failure := self._worker.failure) is not None:
             return Health("unhealthy", f"a part of the worker has ended by {failure!r}")
         return Health("alive", f"worker {self._worker.name} answers")
 
     def readiness(self) -> Health:
-        """Say whether the worker takes requests and runs what is its own."""
+        """Return whether the worker takes requests and runs what is its own."""
         found = self.health()
         if found.status == "healthy" and (waits := self._worker.waits()) is not None:
             return Health("starting", f"worker {self._worker.name} is not ready: {waits}")
         return found
 
     def units(self) -> list[UnitReport]:
-        """Tell of every copy on this worker."""
+        """Return a report of every copy on this worker."""
         return self._reporter.units()
 
     def config_log(self, key: str | None = None) -> list[LogEntry]:
-        """Tell what the log says key by key, with what is deleted."""
+        """Return what the log says key by key, with what is deleted."""
         return self._reporter.config_log(key)
 
     # Reading.
@@ -327,22 +327,22 @@ class Connect:
         return sorted(self._worker.view.connectors())
 
     def info(self, name: str) -> ConnectorInfo:
-        """Say what a connector is to do."""
+        """Return what a connector is to do."""
         entry = self._entry(name)
         tasks = [TaskRef(name, number) for number in range(len(entry.tasks))]
         return ConnectorInfo(name, dict(entry.config), tasks, self._reporter.role(entry))
 
     def status(self, name: str) -> ConnectorStatus:
-        """Say how a connector is doing."""
+        """Return how a connector is doing."""
         return self._reporter.status(self._entry(name, "No status found for connector {name}"))
 
     def tasks(self, name: str) -> list[TaskInfo]:
-        """Say what the tasks of a connector are to do."""
+        """Return what the tasks of a connector are to do."""
         tasks = self._entry(name).tasks
         return [TaskInfo(TaskRef(name, n), task.config) for n, task in enumerate(tasks)]
 
     def task_status(self, name: str, task: int) -> TaskStatus:
-        """Say how a task is doing."""
+        """Return how a task is doing."""
         entry = self._entry(name, f"No status found for task {{name}}-{task}")
         if task >= len(entry.tasks):
             raise ConnectorNotFoundError(f"No status found for task {name}-{task}")
@@ -482,7 +482,7 @@ class Connect:
     # Offsets.
 
     async def offsets(self, name: str) -> Sequence[OffsetEntry]:
-        """Say where a connector is in what it reads."""
+        """Return where a connector is in what it reads."""
         return await self._offsets.read(name)
 
     async def alter_offsets(self, name: str, entries: Sequence[OffsetEntry]) -> str:
@@ -550,7 +550,7 @@ class Connect:
         return entry
 
     async def _has(self, name: str, config: Mapping[str, str]) -> bool:
-        """Tell whether a connector has this config, by all that workers have been told."""
+        """Return whether a connector has this config, by all that workers have been told."""
 
         def has() -> bool:
             entry = self._worker.view.connector(name)

@@ -175,7 +175,7 @@ class Launcher(Protocol):
         """Answer a question in a process of its own, within a hard time limit; never raise."""
 
     def installed(self) -> object:
-        """Tell what plugins may be in: another value when a package comes, goes or changes."""
+        """Return what plugins may be in: another value when a package comes, goes or changes."""
 
     def set_level(self, logger: str, level: int) -> None:
         """Set the level of a logger, and of those below it, in what runs and in what will."""

@@ -107,7 +107,7 @@ class WorkerLease(LeaseTerm):
         self._standing = WorkerRights.HELD
 
     def standing(self) -> WorkerRights:
-        """Tell what the worker may do now."""
+        """Return what the worker may do now."""
         if self._standing is WorkerRights.OVER:
             return self._standing
         before, silence = self._standing, self.silence
@@ -173,7 +173,7 @@ class Tenure:
 
     @property
     def trouble(self) -> str:
-        """Say what is wrong where the standing is not good."""
+        """Return what is wrong where the standing is not good."""
         text = "the worker is cut off from its cluster"
         return f"{text}, and cannot join again: {self._refusal}" if self._refusal else text
 
@@ -195,7 +195,7 @@ class Tenure:
         await asyncio.sleep(self._delay)
 
     def standing(self) -> WorkerRights:
-        """Tell what the worker may run now; renew its lease where that is right."""
+        """Return what the worker may run now; renew its lease where that is right."""
         if self._counts():
             self._lease.renew(self._log.heard_at())
         now = self._lease.standing()

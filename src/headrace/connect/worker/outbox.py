@@ -98,7 +98,7 @@ class Outbox:
         self._put(_Item(_key(copy), self._status(copy, state, target)))
 
     async def claim(self, copy: UnitCopy, target: Target) -> None:
-        """Say that a copy is about to start, and wait until the log says so, too."""
+        """Report that a copy is about to start, and wait until the log says so, too."""
         written = asyncio.get_running_loop().create_future()
         status = self._status(copy, UnitState(id=copy.id, phase=Phase.PENDING), target)
         self._put(_Item(_key(copy), status, written=written))
@@ -109,12 +109,12 @@ class Outbox:
         self._put(_Item(_key(copy), copy=copy))
 
     def settle(self, status: StatusSet, phase: Phase) -> None:
-        """Say that a copy which an earlier process of this worker had is gone."""
+        """Report that a copy which an earlier process of this worker had is gone."""
         settled = msgspec.structs.replace(status, phase=phase, gone=True, at_ms=_now_ms())
         self._put(_Item((status.connector, status.task), settled))
 
     def unassign(self, copy: UnitCopy, target: Target) -> None:
-        """Say that a unit waits for a worker."""
+        """Report that a unit waits for a worker."""
         state = UnitState(id=copy.id, gone=True)
         self._put(_Item(_key(copy), self._status(copy, state, target)))
 

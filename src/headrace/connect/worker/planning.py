@@ -219,7 +219,7 @@ def plan(view: ClusterView, worker: str, held: Collection[UnitId], mine: Mine) -
 def may_start(
     view: ClusterView, worker: str, held: Iterable[UnitId], mine: Mine, unit: UnitId
 ) -> bool:
-    """Tell whether a copy that is held, and does not run yet, is one to start."""
+    """Return whether a copy that is held, and does not run yet, is one to start."""
     entry = view.connector(unit.connector)
     if entry is None:
         return False

@@ -332,16 +332,16 @@ class Startup:
         self._over = False
 
     def step(self, what: str) -> None:
-        """Say what it does from now on, such as ``starts Spark``."""
+        """Note what it does from now on, such as ``starts Spark``."""
         self._step, self._since = what, time.monotonic()
         logger.info("worker %s %s", self._worker, what)
 
     def end(self) -> None:
-        """Say that the worker ends: nothing that it needs is there any more."""
+        """Note that the worker ends: nothing that it needs is there any more."""
         self._over = True
 
     def health(self) -> Health:
-        """Say how far it is."""
+        """Return how far it is."""
         if self._over:
             return Health("stopping", f"worker {self._worker} is about to end")
         seconds = time.monotonic() - self._since
@@ -379,12 +379,12 @@ class Reporter:
         self._worker = worker
 
     def role(self, entry: ConnectorEntry) -> str:
-        """Say which way a connector moves data."""
+        """Return which way a connector moves data."""
         plugin = self._worker.catalog.known(entry.config.get("connector.class", ""))
         return "unknown" if plugin is None else plugin.role
 
     def status(self, entry: ConnectorEntry) -> ConnectorStatus:
-        """Say how a connector and its tasks are doing.
+        """Return how a connector and its tasks are doing.
 
         Of a stopped connector those tasks are told that are not gone yet.
         """
@@ -399,14 +399,14 @@ class Reporter:
         )
 
     def task_status(self, entry: ConnectorEntry, task: int) -> TaskStatus:
-        """Say how a task is doing."""
+        """Return how a task is doing."""
         status = _last_word(entry, task)
         state, worker, trace = self._told(entry, task, status)
         waits_for = "" if status is None else status.waits_for
         return TaskStatus(task, state, worker, trace, self._version(entry), waits_for)
 
     def restarting(self, entry: ConnectorEntry, plan: RestartPlan) -> ConnectorStatus:
-        """Say how a connector is doing that is about to be restarted."""
+        """Return how a connector is doing that is about to be restarted."""
         now = self.status(entry)
         replace = msgspec.structs.replace
         connector = now.connector
@@ -419,7 +419,7 @@ class Reporter:
         return replace(now, connector=connector, tasks=tasks)
 
     def units(self) -> list[UnitReport]:
-        """Tell of every copy on this worker, connectors before their tasks."""
+        """Return a report of every copy on this worker, connectors before their tasks."""
         copies = sorted(
             self._worker.copies(),
             key=lambda copy: (copy.id.connector, -1 if copy.id.task is None else copy.id.task),
@@ -427,7 +427,7 @@ class Reporter:
         return [self._report(copy) for copy in copies]
 
     def config_log(self, key: str | None) -> list[LogEntry]:
-        """Tell of every name in the log, also of deleted ones, key by key."""
+        """Return every name in the log, also deleted ones, key by key."""
         entries = [
             line for entry in self._worker.view.entries.values() for line in _log_lines(entry)
         ]
@@ -448,7 +448,7 @@ class Reporter:
         return state, status.worker, trace if status.phase is Phase.ERROR else ""
 
     def _state(self, entry: ConnectorEntry, status: StatusSet | None) -> KafkaState:
-        """Say the last word on a copy in Kafka Connect's words.
+        """Return the last word on a copy in Kafka Connect's words.
 
         A connector is stopped when nothing of it lives any more, of whichever copy.
         """
@@ -464,7 +464,7 @@ class Reporter:
         return kafka_state(ends, Target.RUNNING)
 
     def _is_lost(self, status: StatusSet) -> bool:
-        """Tell whether a copy was left by a worker that is gone, and may live on there.
+        """Return whether a copy was left by a worker that is gone, and may live on there.
 
         What a worker that is cut off has ended, the log cannot say yet.
         """

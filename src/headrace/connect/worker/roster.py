@@ -59,7 +59,7 @@ class Roster:
         return iter(list(self._here.values()))
 
     def units(self) -> KeysView[UnitId]:
-        """Tell which copies are not proven gone."""
+        """Return the copies that are not proven gone."""
         return self._here.keys()
 
     def get(self, unit: UnitId) -> UnitCopy | None:
@@ -305,7 +305,7 @@ class TaskQuestions:
         return False  # who reads it in the log looks again
 
     async def _ask(self, name: str) -> bool:
-        """Ask a connector; tell whether there is more to do now."""
+        """Ask a connector; return whether there is more to do now."""
         view = self._asker.view
         entry = view.connector(name)
         unit = UnitId(name, None, 0 if entry is None else entry.generation)

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 def host_spec(
     unit: UnitId, entry: ConnectorEntry, plugin: PluginDescription, settings: WorkerSettings
 ) -> HostSpec:
-    """Say what the host of a copy is to run.
+    """Return what the host of a copy is to run.
 
     A connector whose config limits its own memory has a host of its own: a limit bounds a process.
 
@@ -200,7 +200,7 @@ class Worker:
         )
 
     def trouble(self) -> str | None:
-        """Say why the worker cannot do its work, or None."""
+        """Return why the worker cannot do its work, or None."""
         if self.failure is not None:
             return f"a part of the worker has ended by {self.failure!r}"
         if self._follower.lost is not None:
@@ -217,7 +217,7 @@ class Worker:
         return None
 
     def waits(self) -> str | None:
-        """Say what the worker waits for before it is ready, or None."""
+        """Return what the worker waits for before it is ready, or None."""
         if not self.view.connectors():
             return None
         made = self.view.assignment
