@@ -1,18 +1,19 @@
-"""Offsets of queues that a sink keeps beside its data, in a small file."""
+"""Offsets of queues that a sink keeps beside its data, and the task that writes both at once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.connect import Queue, SinkBatch, SinkRecord
-from headrace.errors import ConnectorConfigError
+from headrace.connect import Config, Queue, SchemaError, SinkBatch, SinkRecord, SinkTask
+from headrace.errors import ConnectorConfigError, MessageRejectedError
 
 if TYPE_CHECKING:
     from headrace.connect.records import Position
@@ -92,7 +93,7 @@ def newest(kept: Iterable[Mapping[Queue, int]]) -> dict[Queue, int]:
 
 
 class Progress:
-    """Tells records that a sink has already taken, so that it takes none twice.
+    """How far a sink has taken records, so that it takes none twice.
 
     Parameters
     ----------
@@ -178,3 +179,78 @@ def changed(kept: Mapping[Queue, int], changes: Mapping[Queue, int | None]) -> d
     """
     merged: dict[Queue, int | None] = {**kept, **changes}
     return {queue: offset for queue, offset in merged.items() if offset is not None}
+
+
+T = TypeVar("T")
+
+
+class GatheringSinkTask(SinkTask, Generic[T]):
+    """Gathers records in `put`, and writes them in `flush`, with their offsets where it keeps them.
+
+    The connector's key ``exactly.once``, where it has one, says whether they are kept.
+    """
+
+    def start(self, config: Config) -> None:
+        """Begin with nothing gathered."""
+        self._config = config
+        self._exactly: bool = config.get("exactly.once", False)
+        #: Behind the last record of each queue that was written with its offset.
+        self._done: dict[Queue, int] = {}
+        self._begin_anew()
+
+    @abstractmethod
+    def gathered(self, record: SinkRecord) -> T | None:
+        """Return what to write of a record, if anything; raise what is reported of a bad one."""
+
+    @abstractmethod
+    def write(self, gathered: list[T], offsets: Mapping[Queue, int]) -> None:
+        """Write what stands below the offsets, and these, all or nothing; all, where none are kept.
+
+        After an outage the same call comes again, with what it has left in the list.
+        """
+
+    def take_over(self, queues: Collection[Queue]) -> None:
+        """Make queues this task's own, and set `_done` to their offsets."""
+        raise NotImplementedError
+
+    def open(self, queues: Collection[Queue]) -> None:
+        """Take queues over from whatever task had them before."""
+        if self._exactly and queues:
+            self.take_over(queues)
+        self._begin_anew()
+
+    def offsets(self) -> Mapping[Queue, int] | None:
+        """Return the offsets that are kept beside the data."""
+        kept = self._done.keys() & self.context.queues
+        return {queue: self._done[queue] for queue in kept} if self._exactly else None
+
+    def close(self, queues: Collection[Queue]) -> None:
+        """Forget queues, and records that were not flushed: they are read again."""
+        for queue in queues:
+            self._done.pop(queue, None)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Have all records come again that are not written."""
+        self._gathered: list[T] = []
+        self._progress = Progress(self._done)
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        """Gather records; those that are gathered or written already are left out."""
+        for record in self._progress.fresh(records):
+            self._progress.take([record])
+            try:
+                if (found := self.gathered(record)) is not None:
+                    self._gathered.append(found)
+            except (SchemaError, MessageRejectedError) as error:
+                self.context.report(record, error)
+
+    def flush(self, offsets: Mapping[Queue, int]) -> None:
+        """Write what was gathered and the offsets; after an outage the same call comes again."""
+        kept = offsets if self._exactly else {}
+        moved = {queue: to for queue, to in kept.items() if to > self._done.get(queue, -1)}
+        # Where offsets are kept, what stands behind them comes again.
+        if moved or (self._gathered and not self._exactly):
+            self.write(self._gathered, moved)
+            self._done.update(moved)
+        self._begin_anew()

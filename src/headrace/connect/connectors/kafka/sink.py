@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,6 @@ from headrace.connect import (
     ConfigDeclaration,
     ConfigProblem,
     Queue,
-    SchemaError,
     SinkBatch,
     SinkConnector,
     SinkRecord,
@@ -37,7 +36,7 @@ from headrace.connect.connectors.kafka.settings import (
     owners,
     unreachable,
 )
-from headrace.connect.connectors.offsets import Progress, set_by_hand
+from headrace.connect.connectors.offsets import GatheringSinkTask, set_by_hand
 from headrace.connect.connectors.texts import place_of, raw_bytes
 from headrace.errors import FencedError, ProcessingError
 
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_Gathered: TypeAlias = SinkRecord | SinkBatch
 
 _ANSWER = 30.0
 #: Whoever finds the producer full looks again so soon, s.
@@ -147,25 +147,20 @@ class _Producer(Producer):
     abort_transaction = _unmasked(Producer.abort_transaction)
 
 
-class KafkaSinkTask(SinkTask):
-    """Gathers records in `put`, and sends them in `flush`: with the offsets, in one transaction."""
+class KafkaSinkTask(GatheringSinkTask[_Gathered]):
+    """Sends records and their offsets in one transaction."""
 
     _producer: Producer | None = None
 
     def start(self, config: Config) -> None:
         """Make the producer, and the topic of offsets where it is missing."""
-        self._config = config
+        super().start(config)
         name = self.context.connector
         self._format: str = config["kafka.topic.format"]
         self._by_queue = config["partition.by"] == "queue"
-        self._exactly: bool = config["exactly.once"]
         self._identity = f"{config['transactional.id.prefix']}{name}-{self.context.task}"
         self._log = offset_log(config, name)
         self._counts: dict[str, int] = {}
-        self._records: list[SinkRecord | SinkBatch] = []
-        #: Behind the last record of each queue that was committed, and that was gathered.
-        self._done: dict[Queue, int] = {}
-        self._progress = Progress({})
         self._failures: list[tuple[SinkRecord, KafkaError]] = []
         #: Whether a commit was asked for whose answer is not known.
         self._in_doubt = False
@@ -195,13 +190,8 @@ class KafkaSinkTask(SinkTask):
             producer.init_transactions(_ANSWER)
         return producer
 
-    def open(self, queues: Collection[Queue]) -> None:
-        """Take queues over from whatever task had them before."""
-        if self._exactly and queues:
-            self._take_over(queues)
-        self._begin_anew()
-
-    def _take_over(self, queues: Collection[Queue]) -> None:
+    def take_over(self, queues: Collection[Queue]) -> None:
+        """Fence off the tasks that had the queues, and write that they are this one's."""
         standings = self._log.read()
         fenced: set[str] = set()
         # Only once nobody else can write any more, what was read stays true.
@@ -226,35 +216,11 @@ class KafkaSinkTask(SinkTask):
             if standing is not None and standing.generation > self.context.generation:
                 raise self._fenced(f"generation {standing.generation} has {queue}")
 
-    def offsets(self) -> Mapping[Queue, int] | None:
-        """Return the offsets that Kafka keeps."""
-        if not self._exactly:
-            return None
-        queues = self.context.queues
-        return {queue: offset for queue, offset in self._done.items() if queue in queues}
-
-    def close(self, queues: Collection[Queue]) -> None:
-        """Forget queues, and records that were not flushed: they are read again."""
-        for queue in queues:
-            self._done.pop(queue, None)
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        """Have all records come again that are not in Kafka."""
-        self._records = []
-        self._progress = Progress(self._done)
-
-    def put(self, records: Sequence[SinkRecord]) -> None:
-        """Gather records; those that are gathered or in Kafka already are left out."""
-        for record in self._progress.fresh(records):
-            self._progress.take([record])
-            try:
-                _bytes(record, record.value, "value")
-                _bytes(record, record.key, "key")
-            except SchemaError as error:
-                self.context.report(record, error)
-            else:
-                self._records.append(record)
+    def gathered(self, record: SinkRecord) -> SinkRecord:
+        """Return a record whose value and key are bytes or text."""
+        _bytes(record, record.value, "value")
+        _bytes(record, record.key, "key")
+        return record
 
     def put_batch(self, batch: SinkBatch) -> None:
         """Gather columns of bytes or text without headers; what else there is goes record by record."""
@@ -266,19 +232,14 @@ class KafkaSinkTask(SinkTask):
         fresh = self._progress.fresh_rows(batch)
         if len(fresh):
             self._progress.take_rows(fresh)
-            self._records.append(fresh)
+            self._gathered.append(fresh)
 
-    def flush(self, offsets: Mapping[Queue, int]) -> None:
-        """Send the records and the offsets, all or nothing; after an outage the same call comes again."""
-        if not self._exactly:
-            self._send_all(self._records)
+    def write(self, gathered: list[_Gathered], offsets: Mapping[Queue, int]) -> None:
+        """Send the records: with the offsets in one transaction, where those are kept."""
+        if self._exactly:
+            self._transact(_below(gathered, offsets), offsets)
         else:
-            moved = {queue: to for queue, to in offsets.items() if to > self._done.get(queue, -1)}
-            records = _below(self._records, moved)
-            if moved or records:
-                self._transact(records, moved)
-                self._done.update(moved)
-        self._begin_anew()
+            self._send_all(gathered)
 
     def stop(self) -> None:
         """Leave Kafka; what was not flushed is not sent."""
@@ -296,7 +257,7 @@ class KafkaSinkTask(SinkTask):
         check_answers(self._config)
         return True
 
-    def _send_all(self, records: Sequence[SinkRecord | SinkBatch]) -> None:
+    def _send_all(self, records: Sequence[_Gathered]) -> None:
         assert self._producer is not None
         self._failures.clear()
         self._produce(self._producer, records)
@@ -305,15 +266,11 @@ class KafkaSinkTask(SinkTask):
                 message = "the task was stopped while records were on their way to Kafka"
                 raise ProcessingError(message)
         lost = [error for _, error in self._failures if error.code() not in _REFUSALS]
-        for record, error in self._failures:
-            if error.code() in _REFUSALS:
-                self.context.report(record, _refused(record, error))
+        self._report_refused()
         if lost:
             raise self._told(KafkaException(lost[0]))
 
-    def _transact(
-        self, records: Sequence[SinkRecord | SinkBatch], offsets: Mapping[Queue, int | None]
-    ) -> None:
+    def _transact(self, records: Sequence[_Gathered], offsets: Mapping[Queue, int | None]) -> None:
         # What was sent as columns is sent again record by record, to find out which is refused.
         columns = any(isinstance(one, SinkBatch) for one in records)
         attempts = self._config["delivery.attempts"] + columns
@@ -368,8 +325,8 @@ class KafkaSinkTask(SinkTask):
         return unreachable(self._config, error) if is_outage(error.args[0]) else error
 
     def _attempt(
-        self, records: Sequence[SinkRecord | SinkBatch], offsets: Mapping[Queue, int | None]
-    ) -> Sequence[SinkRecord | SinkBatch]:
+        self, records: Sequence[_Gathered], offsets: Mapping[Queue, int | None]
+    ) -> Sequence[_Gathered]:
         producer = self._producer
         assert producer is not None
         if not self._in_doubt:
@@ -403,24 +360,23 @@ class KafkaSinkTask(SinkTask):
             except KafkaException as again:
                 raise self._told(again) from again
 
-    def _without_refused(self, gathered: Sequence[SinkRecord | SinkBatch]) -> list[SinkRecord]:
-        """Report the records that Kafka will never take, and give the others one by one."""
+    def _without_refused(self, gathered: Sequence[_Gathered]) -> list[SinkRecord]:
+        """Report the records that Kafka will never take; return the others one by one."""
         records = [
             record
             for one in gathered
             for record in (one.records() if isinstance(one, SinkBatch) else [one])
         ]
-        refused = {
-            (record.queue, record.offset)
-            for record, error in self._failures
-            if error.code() in _REFUSALS
-        }
-        for record, error in self._failures:
-            if error.code() in _REFUSALS:
-                self.context.report(record, _refused(record, error))
+        refused = self._report_refused()
         return [one for one in records if (one.queue, one.offset) not in refused]
 
-    def _produce(self, producer: Producer, records: Sequence[SinkRecord | SinkBatch]) -> None:
+    def _report_refused(self) -> set[tuple[Queue, int]]:
+        refused = [(one, error) for one, error in self._failures if error.code() in _REFUSALS]
+        for record, error in refused:
+            self.context.report(record, _refused(record, error))
+        return {(record.queue, record.offset) for record, _ in refused}
+
+    def _produce(self, producer: Producer, records: Sequence[_Gathered]) -> None:
         for record in records:
             if isinstance(record, SinkBatch):
                 self._produce_columns(producer, record)
@@ -568,20 +524,14 @@ def _listed(column: pa.Array | None, count: int) -> list[Any]:
     return [None] * count if column is None else column.to_pylist()
 
 
-def _rows_below(batch: SinkBatch, offset: int) -> int:
-    return int(np.searchsorted(batch.offset.to_numpy(), offset))
-
-
-def _below(
-    gathered: Iterable[SinkRecord | SinkBatch], ends: Mapping[Queue, int]
-) -> list[SinkRecord | SinkBatch]:
+def _below(gathered: Iterable[_Gathered], ends: Mapping[Queue, int]) -> list[_Gathered]:
     """Return what stands below the ends of its queues."""
-    found: list[SinkRecord | SinkBatch] = []
+    found: list[_Gathered] = []
     for one in gathered:
         end = ends.get(one.queue, 0)
         if not isinstance(one, SinkBatch):
             found += [one] if one.offset < end else []
-        elif rows := _rows_below(one, end):
+        elif rows := int(np.searchsorted(one.offset.to_numpy(), end)):
             found.append(one[:rows])
     return found
 

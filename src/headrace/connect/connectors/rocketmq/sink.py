@@ -19,7 +19,6 @@ from headrace.connect import (
     ConfigDeclaration,
     ConfigProblem,
     Queue,
-    SchemaError,
     SinkConnector,
     SinkRecord,
     SinkTask,
@@ -27,6 +26,7 @@ from headrace.connect import (
     key,
     one_of,
 )
+from headrace.connect.connectors.offsets import GatheringSinkTask
 from headrace.connect.connectors.rocketmq.settings import (
     CLUSTER_KEYS,
     TOPIC_KEYS,
@@ -412,20 +412,19 @@ _KEYS = (
 )
 
 
-class RocketMQSinkTask(SinkTask):
-    """Gathers records in `put`, and sends them in `flush`."""
+class RocketMQSinkTask(GatheringSinkTask[OutgoingRecord]):
+    """Sends records, and looks for what has arrived where that is in doubt."""
 
     _client: Client | None = None
     _sender: MessageSender | None = None
 
     def start(self, config: Config) -> None:
         """Reach the other cluster."""
-        self._config = config
+        super().start(config)
         self._client = connected(config)
         self._circles = Circles(config["local.cluster"], remote_name(config, self._client))
         self._renaming = Renaming.of(config)
         self._by_key = config["queue.by"] == "key"
-        self._records: list[SinkRecord] = []
         #: Queues of the topics there, and records that stand in them already.
         self._queues: dict[str, list[MessageQueue]] = {}
         self._there: set[Place] = set()
@@ -442,44 +441,31 @@ class RocketMQSinkTask(SinkTask):
 
     def open(self, queues: Collection[Queue]) -> None:
         """Begin anew: what of these queues stands there is not known."""
-        del queues
-        self._records.clear()
+        super().open(queues)
+        self._forget()
+
+    def _forget(self) -> None:
         self._queues.clear()
         self._there.clear()
 
-    def put(self, records: Sequence[SinkRecord]) -> None:
-        """Gather records."""
-        self._records += records
-
-    def flush(self, offsets: Mapping[Queue, int]) -> None:
-        """Send what was gathered; it is there when this returns.
-
-        After an outage the same call comes again: what has arrived is looked up then.
-        """
+    def write(self, gathered: list[OutgoingRecord], offsets: Mapping[Queue, int]) -> None:
+        """Send messages; after an outage, what has arrived is looked up when they come again."""
         del offsets
         try:
-            self._send()
+            self._send(gathered)
         except BaseException:
-            self._queues.clear()
-            self._there.clear()
+            self._forget()
             raise
-        self._records = []
 
-    def _send(self) -> None:
+    def _send(self, gathered: Sequence[OutgoingRecord]) -> None:
+        assert self._sender is not None
         batch: dict[MessageQueue, list[OutgoingRecord]] = {}
-        for record in self._records:
-            queues = self._queues_of(self._renaming(record.topic))
-            if (record.queue, record.offset) in self._there:
-                continue
-            try:
-                outgoing = self._outgoing(record)
-            except (SchemaError, MessageRejectedError) as error:
-                self.context.report(record, error)
-                continue
-            if outgoing is not None:
-                batch.setdefault(queues[self._number(record, len(queues))], []).append(outgoing)
+        for one in gathered:
+            queues = self._queues_of(self._renaming(one.record.topic))
+            if one.place not in self._there:
+                queue = queues[self._number(one.record, len(queues))]
+                batch.setdefault(queue, []).append(one)
         if batch:
-            assert self._sender is not None
             self._sender.send(batch)
 
     def stop(self) -> None:
@@ -494,7 +480,8 @@ class RocketMQSinkTask(SinkTask):
         check_answers(self._config)
         return True
 
-    def _outgoing(self, record: SinkRecord) -> OutgoingRecord | None:
+    def gathered(self, record: SinkRecord) -> OutgoingRecord | None:
+        """Return the message of a record; ``None`` for one that was born in the other cluster."""
         headers = {
             one.key: text
             for one in record.headers

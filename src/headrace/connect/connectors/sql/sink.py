@@ -17,9 +17,8 @@ from headrace.connect import (
     SchemaError,
     SinkConnector,
     SinkRecord,
-    SinkTask,
 )
-from headrace.connect.connectors.offsets import Progress, set_by_hand
+from headrace.connect.connectors.offsets import GatheringSinkTask, set_by_hand
 from headrace.connect.connectors.sql.mapping import (
     Adapter,
     Change,
@@ -80,16 +79,17 @@ class OffsetTable:
 
     def create(self) -> None:
         """Create the table where it is missing."""
-        # Who may not create tables may use one that is there.
-        if self.database.layout(self.name) is not None:
-            return
         number, text = self.database.big_integer, self.database.text
-        self.database.execute(
-            f"CREATE TABLE IF NOT EXISTS {self._named} (sink {text} NOT NULL, topic {text} NOT NULL,"
-            f" broker {text} NOT NULL, queue_id {number} NOT NULL, next_offset {number},"
-            f" generation {number} NOT NULL, owner {text} NOT NULL,"
-            " PRIMARY KEY (sink, topic, broker, queue_id))"
-        )
+        with self.database.transaction():
+            self.database.lock_layouts()
+            # Who may not create tables may use one that is there.
+            if self.database.layout(self.name) is None:
+                self.database.execute(
+                    f"CREATE TABLE IF NOT EXISTS {self._named} (sink {text} NOT NULL, topic {text}"
+                    f" NOT NULL, broker {text} NOT NULL, queue_id {number} NOT NULL,"
+                    f" next_offset {number}, generation {number} NOT NULL, owner {text} NOT NULL,"
+                    " PRIMARY KEY (sink, topic, broker, queue_id))"
+                )
 
     def owners(self, queues: Collection[Queue]) -> list[str]:
         """Return the marks of other tasks that had these queues before."""
@@ -284,8 +284,8 @@ def _check_no_key(change: Change, missing: Sequence[SqlColumn]) -> None:
             )
 
 
-class SqlSinkTask(SinkTask):
-    """Gathers rows in `put`, and writes them with their offsets in `flush`, in one transaction.
+class SqlSinkTask(GatheringSinkTask[Change]):
+    """Writes rows and their offsets in one transaction.
 
     A subclass gives the database, by :meth:`connect`.
     """
@@ -298,7 +298,7 @@ class SqlSinkTask(SinkTask):
 
     def start(self, config: Config) -> None:
         """Connect, and make the table of offsets where it is missing."""
-        self._config = config
+        super().start(config)
         self._mode = config["insert.mode"]
         owner = f"headrace-{secrets.token_hex(8)}"
         self._database = self.connect(config, owner)
@@ -306,83 +306,38 @@ class SqlSinkTask(SinkTask):
         self._tables = TableCache(
             self._database, create=config["auto.create"], evolve=config["auto.evolve"]
         )
-        self._offsets = self._offset_table(owner) if config["exactly.once"] else None
-        self._changes: list[Change] = []
-        #: Behind the last record of each queue that is in the database, and that was gathered.
-        self._done: dict[Queue, int] = {}
-        self._progress = Progress({})
+        self._offsets = self._offset_table(owner)
         #: Whether the last transaction failed, or its answer was lost.
         self._in_doubt = False
-        if self._offsets is not None:
-            self._retried(lambda _: self._make_offset_table())
-
-    def _make_offset_table(self) -> None:
-        assert self._offsets is not None
-        with self._database.transaction():
-            self._database.lock_layouts()
-            self._offsets.create()
+        if self._exactly:
+            self._retried(self._offsets.create)
 
     def _offset_table(self, owner: str) -> OffsetTable:
         name = table_name(self._config["offsets.table"], "")
         sink = self._config["offsets.name"] or self.context.connector
         return OffsetTable(self._database, name, sink, owner, self.context.generation)
 
-    def open(self, queues: Collection[Queue]) -> None:
-        """Take queues over from whatever task had them before."""
-        if self._offsets is not None and queues:
-            self._retried(lambda _: self._claim(queues))
-        self._begin_anew()
+    def take_over(self, queues: Collection[Queue]) -> None:
+        """Claim queues in the table of offsets."""
+        self._retried(lambda: self._claim(queues))
 
     def _claim(self, queues: Collection[Queue]) -> None:
-        assert self._offsets is not None
         # A predecessor that was stopped in mid-transaction would keep its locks.
         self._database.evict(self._offsets.owners(queues))
         with self._database.transaction():
             self._offsets.claim(queues)
             self._done.update(self._offsets.read(queues))
 
-    def offsets(self) -> Mapping[Queue, int] | None:
-        """Return the offsets that the database keeps."""
-        if self._offsets is None:
-            return None
-        queues = self.context.queues
-        return {queue: offset for queue, offset in self._done.items() if queue in queues}
+    def gathered(self, record: SinkRecord) -> Change:
+        """Return what a record does to which row."""
+        return self._mapper.change(record)
 
-    def close(self, queues: Collection[Queue]) -> None:
-        """Forget queues, and rows that were not flushed: they are read again."""
-        for queue in queues:
-            self._done.pop(queue, None)
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        """Have all records come again that are not in the database."""
-        self._changes = []
-        self._progress = Progress(self._done)
-
-    def put(self, records: Sequence[SinkRecord]) -> None:
-        """Gather rows; those that are gathered or in the database already are left out."""
-        for record in self._progress.fresh(records):
-            self._progress.take([record])
-            try:
-                change = self._mapper.change(record)
-            except SchemaError as error:
-                self.context.report(record, error)
-            else:
-                self._changes.append(change)
-
-    def flush(self, offsets: Mapping[Queue, int]) -> None:
-        """Write the rows and the offsets, all or nothing; after an outage the same call comes again."""
-        changes = self._changes
-        moved: Mapping[Queue, int] = {}
-        if self._offsets is not None:
-            moved = {queue: to for queue, to in offsets.items() if to > self._done.get(queue, -1)}
-            # What stands behind the offsets comes again.
-            changes = [one for one in changes if one.record.offset < moved.get(one.record.queue, 0)]
-            self._changes = changes
-        if moved or changes:
-            self._retried(lambda again: self._write(changes, moved, again=again))
-            self._done.update(moved)
-        self._begin_anew()
+    def write(self, gathered: list[Change], offsets: Mapping[Queue, int]) -> None:
+        """Write the rows and the offsets in one transaction."""
+        if self._exactly:
+            placed = [(one, one.record) for one in gathered]
+            gathered[:] = [one for one, at in placed if at.offset < offsets.get(at.queue, 0)]
+        self._retried(lambda: self._write(gathered, offsets))
 
     def stop(self) -> None:
         """Close the connection; rows that were not flushed are not written."""
@@ -399,12 +354,12 @@ class SqlSinkTask(SinkTask):
             raise
         return True
 
-    def _write(self, changes: list[Change], offsets: Mapping[Queue, int], *, again: bool) -> None:
+    def _write(self, changes: list[Change], offsets: Mapping[Queue, int]) -> None:
         # Tables change in transactions of their own, so that no row's lock waits for a table's.
         self._prepare(changes)
         with self._database.transaction():
-            if self._offsets is not None:
-                if again:
+            if self._exactly:
+                if self._in_doubt:
                     kept = self._offsets.read(offsets)
                     if kept == dict(offsets):
                         # The answer to the commit was lost, not the commit.
@@ -455,15 +410,15 @@ class SqlSinkTask(SinkTask):
             self._apply(changes[:middle])
             self._apply(changes[middle:])
 
-    def _retried(self, act: Callable[[bool], None]) -> None:
-        """Do something again while its failures pass; it learns whether it is done again."""
+    def _retried(self, act: Callable[[], None]) -> None:
+        """Do something again while its failures pass."""
         backoff = Backoff(self._config["connection.backoff.ms"].total_seconds())
         attempts = self._config["connection.attempts"]
         for attempt in range(1, attempts + 1):
             if self._in_doubt:
                 self._reconnect()
             try:
-                act(self._in_doubt)
+                act()
             except HeadraceError:
                 raise
             except Exception as error:
@@ -533,7 +488,6 @@ class SqlSinkConnector(SinkConnector):
         with closing(self.database(config)) as database:
             table = OffsetTable(database, table_name(config["offsets.table"], ""), name, "", 0)
             with database.transaction():
-                database.lock_layouts()
                 table.create()
                 table.alter(set_by_hand(offsets))
         return True
