@@ -189,7 +189,7 @@ def test_locked_database_is_read_later(path: Path) -> None:
             order(database, "b")
             database.execute("BEGIN EXCLUSIVE")
             with pytest.raises(RetriableError, match="orders cannot be read now"):
-                run.tasks[0]._read("orders")  # type: ignore[attr-defined]
+                run.tasks[0]._readers["orders"].read()  # type: ignore[attr-defined]
             database.execute("ROLLBACK")
             assert items(run) == ["b"]
 

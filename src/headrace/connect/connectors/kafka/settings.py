@@ -62,7 +62,7 @@ _PASSING = frozenset(
 
 
 def is_outage(error: KafkaError) -> bool:
-    """Tell whether an error passes by itself: brokers are away, start, stop or change places."""
+    """Return whether an error passes by itself: brokers are away, start, stop or change places."""
     return not error.fatal() and (
         error.retriable() or error.txn_requires_abort() or error.code() in _PASSING
     )

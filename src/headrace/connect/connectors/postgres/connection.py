@@ -161,7 +161,7 @@ _REFUSALS = re.compile(
 
 
 def is_outage(error: BaseException) -> bool:
-    """Tell whether an error passes by itself: the server is away, starts, stops, or has no room.
+    """Return whether an error passes by itself: the server is away, starts, stops, or has no room.
 
     >>> is_outage(psycopg.OperationalError("connection refused"))
     True

@@ -473,7 +473,7 @@ class PostgresDatabase(SqlDatabase):
         return value_adapter(column_type)
 
     def judge(self, error: BaseException) -> Verdict:
-        """Say what an error means."""
+        """Return what an error means."""
         if isinstance(error, TypeError | UnicodeError | OverflowError):
             return "row"
         if not isinstance(error, psycopg.Error):

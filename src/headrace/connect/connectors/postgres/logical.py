@@ -161,7 +161,7 @@ def check_server(connection: Connection) -> None:
 
 
 def slot_exists(connection: Connection, name: str) -> bool:
-    """Tell whether a slot is there."""
+    """Return whether a slot is there."""
     found = connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (name,))
     return found.fetchone() is not None
 

@@ -404,7 +404,7 @@ class ReplicationConnection:
                 self._raise_end()
 
     def confirm(self, flushed: Lsn, *, reply: bool = False) -> None:
-        """Tell the server that it need not send again what was committed before ``flushed``."""
+        """Confirm all before ``flushed``: the server need not send it again."""
         now = time.time_ns() // 1000 - _EPOCH_MICROS
         self._pg.put_copy_data(_STATUS.pack(b"r", flushed, flushed, flushed, now, reply))
         while self._pg.flush():

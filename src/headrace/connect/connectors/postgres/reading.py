@@ -75,7 +75,7 @@ class Writers:
     running: dict[str, int | None]
 
     def gone(self) -> bool:
-        """Look again; tell whether all of them have ended."""
+        """Look again, and return whether all of them have ended."""
         if not self.running:
             return True
         now = _running(self.connection, self.statement, self.values)
@@ -138,19 +138,6 @@ class ReadSource:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSettings:
-    """How it is read."""
-
-    mode: str
-    incrementing: str | None = None
-    timestamps: tuple[str, ...] = ()
-    interval: float = 1.0
-    delay: float = 0.0
-    wait: bool = True
-    keys: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _Order:
     """What rows are ordered by, and remembered by."""
 
@@ -176,8 +163,10 @@ class WindowReader:
     ----------
     connection
         A connection that the reader has for itself while it streams.
-    source, options
-        What is read, and how.
+    source
+        What is read.
+    config
+        How it is read.
     types
         The database's types.
     position
@@ -188,7 +177,7 @@ class WindowReader:
         self,
         connection: Connection,
         source: ReadSource,
-        options: ReadSettings,
+        config: Config,
         types: TypeBook,
         position: Position | None,
         logger: Logger,
@@ -196,16 +185,20 @@ class WindowReader:
         self.source = source
         self.due = 0.0
         self._connection = connection
-        self._options = options
+        self._config = config
         self._logger = logger
+        self._bulk = config["mode"] == "bulk"
+        #: Whether rows are found by their times.
+        self._timed = "timestamp" in config["mode"]
+        self._interval: float = config["poll.interval.ms"].total_seconds()
         self._rows = self._described(types)
         self._order = self._ordered()
         self._position = dict(position or {})
         self._window: _Window | None = None
         self._stream: Iterator[SourceRecord] | None = None
         self._cursor: ServerCursor[Row] | None = None
-        if options.mode == "bulk":
-            self.due = _bulk_due(self._position, options.interval)
+        if self._bulk:
+            self.due = _bulk_due(self._position, self._interval)
         elif self._position and set(self._position) != set(self._order.names):
             raise self._foreign_position()
 
@@ -220,7 +213,7 @@ class WindowReader:
             return []
         assert self._stream is not None
         found = list(itertools.islice(self._stream, limit))
-        if found and not self._order.unique and self._options.mode != "bulk":
+        if found and not self._order.unique:
             # Rows that are equal in the order have one position: they stay together.
             last = found[-1].offset
             while last == self._position and (more := next(self._stream, None)) is not None:
@@ -234,17 +227,17 @@ class WindowReader:
         return found
 
     def _begun(self) -> bool:
-        if self._options.mode == "bulk":
-            self._stream = self._bulk()
-            self.due = time.monotonic() + self._options.interval
+        if self._bulk:
+            self._stream = self._all_rows()
+            self.due = time.monotonic() + self._interval
             return True
         if self._window is None:
             self._window = self._closed()
         if self._window is None:
-            self.due = time.monotonic() + self._options.interval
+            self.due = time.monotonic() + self._interval
             return False
         if not self._window.safe(self._logger, self.source):
-            self.due = time.monotonic() + min(0.05, self._options.interval)
+            self.due = time.monotonic() + min(0.05, self._interval)
             return False
         self._stream = self._streamed(self._window)
         return True
@@ -254,9 +247,9 @@ class WindowReader:
         order = self._order
         first = order.expressions[0]
         where, values = self._after()
-        if self._options.delay:
+        if delay := self._config["timestamp.delay.ms"].total_seconds():
             where.append(f"{first} <= now() - make_interval(secs => %s)")
-            values.append(self._options.delay)
+            values.append(delay)
         row = self._connection.execute(
             f"SELECT (max({first}))::text FROM {self.source.text} AS t{_where(where)}", values
         ).fetchone()
@@ -265,9 +258,9 @@ class WindowReader:
         return _Window(str(row[0]), self._writers(), time.monotonic())
 
     def _writers(self) -> Writers | None:
-        if not self._options.wait:
+        if not self._config["transactions.wait"]:
             return None
-        if self._options.timestamps:
+        if self._timed:
             return all_transactions(self._connection)
         return writers_of(self._connection, self.source.table)
 
@@ -296,7 +289,7 @@ class WindowReader:
                 position = dict(zip(order.names, place, strict=True))
             yield self._record(row, position)
 
-    def _bulk(self) -> Iterator[SourceRecord]:
+    def _all_rows(self) -> Iterator[SourceRecord]:
         load = int(self._position.get("load", 0)) + 1
         rows = self._scanned(f"SELECT t.* FROM {self.source.text} AS t", [])
         for number, (row, following) in enumerate(_with_next(rows), 1):
@@ -336,7 +329,7 @@ class WindowReader:
 
     def _described(self, types: TypeBook) -> RowReader:
         info = self.source.info
-        keys = self._options.keys or info.keys
+        keys = self._config["key.fields"] or info.keys
         cursor = self._connection.execute(f"SELECT t.* FROM {self.source.text} AS t LIMIT 0", ())
         columns = [
             types.column(
@@ -350,16 +343,17 @@ class WindowReader:
         return RowReader(self.source.topic, columns, keys)
 
     def _ordered(self) -> _Order:
-        options = self._options
-        if options.mode == "bulk":
+        if self._bulk:
             return _Order((), (), (), unique=True)
         names: list[str] = []
         expressions: list[str] = []
-        if options.timestamps:
-            stamps = [f"t.{quoted_name(one)}" for one in options.timestamps]
-            names.append(options.timestamps[0])
+        if self._timed:
+            columns = self._config["timestamp.column.name"]
+            stamps = [f"t.{quoted_name(one)}" for one in columns]
+            names.append(columns[0])
             expressions.append(stamps[0] if len(stamps) == 1 else f"COALESCE({', '.join(stamps)})")
-        keys = [options.incrementing] if options.incrementing else [*self.source.info.keys]
+        number = self._config["incrementing.column.name"]
+        keys = [number] if "incrementing" in self._config["mode"] else self.source.info.keys
         ties = [one for one in keys if one not in names]
         names += ties
         expressions += [f"t.{quoted_name(one)}" for one in ties]
@@ -386,7 +380,7 @@ class _Window:
     complained: float
 
     def safe(self, logger: Logger, source: ReadSource) -> bool:
-        """Tell whether nobody can still add rows to it."""
+        """Return whether nobody can add rows to it any more."""
         if self.writers is None or self.writers.gone():
             return True
         if time.monotonic() - self.complained > _COMPLAINT:
@@ -505,8 +499,8 @@ class IncrementalFeed:
 
     def _reader(self, connection: Connection, source: ReadSource, types: TypeBook) -> WindowReader:
         position = self._given.get(source.topic) or self._context.offsets.get(source.partition)
-        options = read_options(self._config)
-        return WindowReader(connection, source, options, types, position, self._context.logger)
+        logger = self._context.logger
+        return WindowReader(connection, source, self._config, types, position, logger)
 
     def _sources(self, connection: Connection) -> list[ReadSource]:
         config = self._config
@@ -527,17 +521,3 @@ def topic_of(config: Config, table: TableName) -> str:
     text: str = config["topic.format"]
     named = text.replace("${table}", table.name).replace("${schema}", table.schema or "")
     return f"{config['topic.prefix']}{named}"
-
-
-def read_options(config: Config) -> ReadSettings:
-    """Say how tables are read."""
-    mode = config["mode"]
-    return ReadSettings(
-        mode=mode,
-        incrementing=config["incrementing.column.name"] if "incrementing" in mode else None,
-        timestamps=tuple(config["timestamp.column.name"]) if "timestamp" in mode else (),
-        interval=config["poll.interval.ms"].total_seconds(),
-        delay=config["timestamp.delay.ms"].total_seconds(),
-        wait=config["transactions.wait"],
-        keys=tuple(config["key.fields"]),
-    )

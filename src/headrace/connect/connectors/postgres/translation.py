@@ -200,7 +200,7 @@ class Translator:
         return self._columns(table, structs, "r", [moment] * len(rows))
 
     def takes_columns(self, relation: int) -> bool:
-        """Tell whether new rows of a table can be told as columns."""
+        """Return whether new rows of a table can be told as columns."""
         table = self._tables[relation]
         return table is not None and table.rows.has_columns
 

@@ -22,7 +22,7 @@ _INTERNAL = re.compile(r".*_REPLY_TOPIC|.*-(state|commit|journal|batch|done)Topi
 
 
 def is_internal(name: str) -> bool:
-    """Tell topics that brokers, groups and jobs keep for themselves.
+    """Return whether brokers, groups or jobs keep a topic of this name for themselves.
 
     >>> is_internal("%RETRY%readers"), is_internal("words-commitTopic"), is_internal("orders")
     (True, True, False)

@@ -325,7 +325,7 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def judge(self, error: BaseException) -> Verdict:
-        """Say what an error of this database means."""
+        """Return what an error of this database means."""
 
     @abstractmethod
     def reconnect(self) -> None:
@@ -472,7 +472,7 @@ class TableLayout:
 
 
 def inferred_schema(value: Any) -> Schema | None:
-    """Say what a value without a schema is; ``None`` when nobody can tell yet.
+    """Return the schema of a value that has none; ``None`` when nobody can tell yet.
 
     >>> inferred_schema(True), inferred_schema(1.5), inferred_schema(None)
     (boolean?, double?, None)
@@ -538,7 +538,7 @@ class RowMapper:
     _shapes: dict[tuple[tuple[str, ...], tuple[str, ...]], _Shape] = field(default_factory=dict)
 
     def change(self, record: SinkRecord) -> Change:
-        """Say what a record does to which row."""
+        """Return what a record does to which row."""
         topic = record.topic
         table = self._tables.get(topic)
         if table is None:
@@ -551,7 +551,7 @@ class RowMapper:
         return Change(table, keys, shape.columns, key + shape.values(value), False, record)  # noqa: FBT003
 
     def columns(self, change: Change) -> list[SqlColumn]:
-        """Say what columns a change writes to, as far as the record tells their types."""
+        """Return the columns that a change writes to, as far as the record tells their types."""
         record = change.record
         value = _by_field(record.value_schema)
         key = self._key_schemas(record, change, value)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
-from headrace.connect import RetriableError, Schema, SchemaError
+from headrace.connect import Config, RetriableError, Schema, SchemaError, SourceRecord
 from headrace.connect.schema import BOOLEAN, BYTES, FLOAT64, INT64, STRING, Type, struct
 from headrace.errors import ConnectorConfigError
+
+if TYPE_CHECKING:
+    from headrace.connect.plugins import OffsetReader
 
 # Schemas out of the types that columns were declared with, and values that fit them.
 
@@ -90,53 +93,41 @@ _NUMBER = "headrace_number"
 _TIME = "headrace_time"
 
 
-@dataclass(frozen=True, slots=True)
-class RowSelection:
-    """What decides which rows are new."""
-
-    #: ``bulk``, ``incrementing`` or ``timestamp``; rows of a time are told apart by the number.
-    mode: str
-    number: str
-    time: str | None
-    keys: tuple[str, ...]
-    #: Whether rows have a schema, by the types of their columns.
-    typed: bool = False
-
-
 class NewRowReader:
     """Reads the rows behind a position, in order.
 
     Parameters
     ----------
     table
-        Name of the table; ``None`` for a query.
-    query
-        What to read in place of a table.
-    offset
+        Name of the table; empty for the query of the config.
+    offsets
         Where to go on.
     """
 
     def __init__(
-        self,
-        connection: sqlite3.Connection,
-        table: str | None,
-        query: str | None,
-        how: RowSelection,
-        offset: Mapping[str, Any] | None,
+        self, connection: sqlite3.Connection, table: str, config: Config, offsets: OffsetReader
     ) -> None:
+        query, prefix = config["query"], config["topic.prefix"]
         self._connection = connection
-        self._how = how
-        self._offset = dict(offset or {})
-        self._source = f"({query})" if query else _quoted(table or "")
+        self._config = config
+        self._number: str = config["incrementing.column.name"]
+        #: What tells rows apart only with their numbers.
+        self._time = config["timestamp.column.name"] if config["mode"] == "timestamp" else None
+        self._topic = prefix + table
+        self._partition = {"table": table} if table else {"query": prefix}
+        self._offset = dict(offsets.get(self._partition) or {})
+        self._source = _quoted(table) if table else f"({query})"
         self._place = table or "the query"
-        self._keys = how.keys or (self._primary_key(table) if table else ())
-        #: The schema of the rows, where they have one.
-        self.schema = table_schema(connection, table) if table and how.typed else None
+        self._keys = config["key.fields"] or self._primary_key(table)
+        typed = table and config["schemas"] == "declared"
+        self._schema = table_schema(connection, table) if typed else None
+        #: When it is worth another look.
+        self.due = monotonic()
 
-    def rows(self, most: int) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
-        """Return the next rows: key, value, and the offset behind each."""
+    def read(self) -> list[SourceRecord]:
+        """Return the next rows; in mode bulk, begin again where there are none."""
         try:
-            cursor = self._connection.execute(*self._statement(most))
+            cursor = self._connection.execute(*self._statement())
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 message = f"{self._place} cannot be read now: {error}."
@@ -151,52 +142,55 @@ class NewRowReader:
         # The reader moves once all rows are read: an error leaves it where it was.
         offset = self._offset
         found = []
-        for time, number, *values in cursor:
-            self._check(time, number)
-            row = self._row(names, values)
+        for moment, number, *values in cursor:
+            self._check(moment, number)
             offset = offset | {"incrementing": number}
-            if self._how.mode == "timestamp":
-                offset["timestamp"] = time
-            found.append((self._key(row), row, offset))
+            if self._time:
+                offset["timestamp"] = moment
+            found.append(self._record(dict(zip(names, values, strict=True)), offset))
+        if not found and self._config["mode"] == "bulk":
+            offset = {"load": offset.get("load", 0) + 1}
         self._offset = offset
         return found
 
-    def begin_again(self) -> None:
-        """Go back to the first row, for another load of all of them."""
-        self._offset = {"load": self._offset.get("load", 0) + 1}
-
-    def _statement(self, most: int) -> tuple[str, Sequence[Any]]:
-        number = _quoted(self._how.number)
-        time = _quoted(self._how.time) if self._how.time else "NULL"
+    def _statement(self) -> tuple[str, Sequence[Any]]:
+        number = _quoted(self._number)
+        time = _quoted(self._time) if self._time else "NULL"
         where, values = self._condition(time, number)
-        order = f"{time}, {number}" if self._how.mode == "timestamp" else number
+        order = f"{time}, {number}" if self._time else number
         statement = (  # names are quoted, values are parameters
             f"SELECT {time} AS {_TIME}, {number} AS {_NUMBER}, * FROM {self._source}"  # noqa: S608
             f" WHERE {where} ORDER BY {order} LIMIT ?"
         )
-        return statement, (*values, most)
+        return statement, (*values, self._config["batch.max.rows"])
 
     def _condition(self, time: str, number: str) -> tuple[str, Sequence[Any]]:
         last = self._offset.get("incrementing")
-        if self._how.mode != "timestamp":
+        if not self._time:
             return (f"{number} > ?", (last,)) if last is not None else ("TRUE", ())
         moment = self._offset.get("timestamp")
         if moment is None:
             return f"{time} IS NOT NULL", ()
         return f"({time}, {number}) > (?, ?)", (moment, last)
 
-    def _row(self, names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-        row = dict(zip(names, values, strict=True))
-        if self.schema is None:
-            return row
-        if row.keys() != self.schema.by_name.keys():  # a column has come or gone
-            self.schema = table_schema(self._connection, self._place)
-        return fitted(row, self.schema, self._place)
+    def _record(self, row: dict[str, Any], offset: dict[str, Any]) -> SourceRecord:
+        if self._schema is not None:
+            if row.keys() != self._schema.by_name.keys():  # a column has come or gone
+                self._schema = table_schema(self._connection, self._place)
+            row = fitted(row, self._schema, self._place)
+        return SourceRecord(
+            partition=self._partition,
+            offset=offset,
+            topic=self._topic,
+            key=self._key(row),
+            value=row,
+            value_schema=self._schema,
+        )
 
     def _check(self, time: Any, number: Any) -> None:
         if isinstance(number, int | str) and not isinstance(time, bytes):
             return
-        column = self._how.number if not isinstance(number, int | str) else self._how.time
+        column = self._number if not isinstance(number, int | str) else self._time
         message = f"{self._place} has a row whose {column} is {number!r}, which has no next one."
         raise ConnectorConfigError(message, hint="Name a column that is never null.")
 

@@ -99,7 +99,7 @@ class SqliteDatabase(SqlDatabase):
         return _plain
 
     def judge(self, error: BaseException) -> Verdict:
-        """Say what an error means."""
+        """Return what an error means."""
         if isinstance(error, OverflowError | TypeError | UnicodeError):
             return "row"
         if not isinstance(error, sqlite3.Error):

@@ -23,7 +23,7 @@ from headrace.connect import (
 )
 from headrace.connect.connectors.sharing import TaskShare, is_pattern
 from headrace.connect.connectors.sql import SOURCE_KEYS, source_problems
-from headrace.connect.connectors.sqlite._tables import NewRowReader, RowSelection, table_names
+from headrace.connect.connectors.sqlite._tables import NewRowReader, table_names
 from headrace.errors import ConnectorConfigError
 
 # Config keys that the source and the sink share.
@@ -51,22 +51,20 @@ class SqliteSourceTask(SourceTask):
         self._share = TaskShare.of(config)
         self._interval = config["poll.interval.ms"].total_seconds()
         self._readers: dict[str, NewRowReader] = {}
-        #: When each table is worth another look.
-        self._due: dict[str, float] = {}
         self._looked = float("-inf")
 
     def poll(self) -> Sequence[SourceRecord] | None:
         """Return the next rows of the table whose turn it is."""
         self._look()
         now = time.monotonic()
-        for name in sorted(self._due, key=self._due.__getitem__):
-            if self._due[name] > now:
+        for reader in sorted(self._readers.values(), key=lambda one: one.due):
+            if reader.due > now:
                 break
-            if records := self._read(name):
-                self._due[name] = now
+            if records := reader.read():
+                reader.due = now
                 return records
-            self._due[name] = time.monotonic() + self._interval
-        due = min(self._due.values(), default=now + self._interval)
+            reader.due = time.monotonic() + self._interval
+        due = min((one.due for one in self._readers.values()), default=now + self._interval)
         self.context.stopping.wait(max(0.0, min(1.0, due - time.monotonic())))
         return None
 
@@ -74,25 +72,6 @@ class SqliteSourceTask(SourceTask):
         """Close the file."""
         if connection := getattr(self, "_connection", None):
             connection.close()
-
-    def _read(self, name: str) -> list[SourceRecord]:
-        reader = self._readers[name]
-        rows = reader.rows(self._config["batch.max.rows"])
-        if not rows and self._config["mode"] == "bulk":
-            reader.begin_again()
-        partition = _partition(self._config, name)
-        topic = self._config["topic.prefix"] + ("" if self._config["query"] else name)
-        return [
-            SourceRecord(
-                partition=partition,
-                offset=offset,
-                topic=topic,
-                key=key,
-                value=value,
-                value_schema=reader.schema,
-            )
-            for key, value, offset in rows
-        ]
 
     def _look(self) -> None:
         """Find tables that are new."""
@@ -103,25 +82,9 @@ class SqliteSourceTask(SourceTask):
         names = [""] if query else table_names(self._connection, self._config["tables"])
         for name in names:
             if (query or self._share.has(name)) and name not in self._readers:
-                offset = self.context.offsets.get(_partition(self._config, name))
-                how = _reading(self._config)
-                reader = NewRowReader(self._connection, name or None, query, how, offset)
-                self._readers[name] = reader
-                self._due[name] = self._looked
-
-
-def _partition(config: Config, name: str) -> dict[str, str]:
-    return {"query": config["topic.prefix"]} if config["query"] else {"table": name}
-
-
-def _reading(config: Config) -> RowSelection:
-    return RowSelection(
-        mode=config["mode"],
-        number=config["incrementing.column.name"],
-        time=config["timestamp.column.name"] if config["mode"] == "timestamp" else None,
-        keys=tuple(config["key.fields"]),
-        typed=config["schemas"] == "declared",
-    )
+                self._readers[name] = NewRowReader(
+                    self._connection, name, self._config, self.context.offsets
+                )
 
 
 def _opened(config: Config) -> sqlite3.Connection:
