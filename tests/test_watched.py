@@ -163,7 +163,7 @@ def broker_by_core(folder: Path, _address: str, *, name: str) -> None:
     core = broker._server._running()
 
     async def begin() -> None:
-        core.keep(name, work())
+        core.work.keep(name, work())
         await break_task(name)
 
     asyncio.run_coroutine_threadsafe(begin(), broker._loop).result(SOON)
@@ -466,7 +466,6 @@ IN_PROCESSES = "ends its process: see test_process_that_waits_for_a_thread_ends_
 
 #: Where threads and tasks are watched, and the cases that break them; or what else shows it.
 WATCHED: dict[str, str | tuple[str, ...]] = {
-    "broker/core.py": ("broker-connections",),
     "broker/embedded.py": ("headrace-broker",),
     "broker/naming/announcing.py": ("broker-announcer",),
     "broker/replication/follower.py": ("broker-follower", "broker-tables", "broker-rebuilder"),
@@ -475,6 +474,7 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
         *("broker-connections", "broker-rules", "broker-saving", "broker-delays"),
         *("broker-transactions", "broker-expiry"),
     ),
+    "broker/waiting.py": ("broker-connections",),
     "broker/transactions/service.py": ("broker-ends",),
     "cli/_groups.py": "its end closes the consumer, whose loop then raises it",
     "cli/progress.py": ("headrace-progress",),
@@ -523,7 +523,7 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
 
 #: What ends by itself, soon, or is awaited where it is made.
 SHORT: dict[str, str] = {
-    "broker/core.py": "requests, which answer whatever happens",
+    "broker/waiting.py": "requests, which answer whatever happens",
     "broker/network/listener.py": "one connection's greeting",
     "broker/server.py": "the broker's own end, which is awaited",
     "cli/connect/worker.py": "a worker's start, which is awaited",

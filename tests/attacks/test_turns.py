@@ -280,11 +280,11 @@ def test_a_thousand_groups_of_a_heartbeat_cost_one_write(tmp_path: Path) -> None
         writes.append(path.name)
         inner(path, table)
 
-    from headrace.broker import core
+    from headrace.broker import snapshots
 
-    inner = core.save_snapshot  # type: ignore[attr-defined]
+    inner = snapshots.save_snapshot
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "save_snapshot", note)
+        patch.setattr(snapshots, "save_snapshot", note)
         with (
             EmbeddedBroker(tmp_path, settings=BrokerSettings(flush="async")) as running,
             JobWire(running.address) as wire,

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.broker import BrokerSettings, EmbeddedBroker, core, spawn_broker
+from headrace.broker import BrokerSettings, EmbeddedBroker, snapshots, spawn_broker
 from headrace.errors import SettingsError, StoreLockedError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
@@ -296,14 +296,14 @@ def test_runtime_info_has_what_cluster_list_reads(wire: JobWire) -> None:
 def test_what_comes_while_a_topic_of_its_name_is_deleted_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner, slow = core.save_snapshot, threading.Event()  # type: ignore[attr-defined]
+    inner, slow = snapshots.save_snapshot, threading.Event()
 
     def save(path: Path, table: object) -> None:
         if slow.is_set():
             time.sleep(0.3)
         inner(path, table)
 
-    monkeypatch.setattr(core, "save_snapshot", save)
+    monkeypatch.setattr(snapshots, "save_snapshot", save)
     with (
         EmbeddedBroker(tmp_path) as broker,
         JobWire(broker.address) as deleting,

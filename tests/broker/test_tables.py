@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker import EmbeddedBroker, core
+from headrace.broker import EmbeddedBroker, snapshots
 from headrace.broker.clients import QueueLocks
 from headrace.broker.offsets import ConsumerOffsets
 from headrace.broker.snapshots import load_snapshot, save_snapshot
@@ -55,7 +55,7 @@ def test_a_save_that_the_end_breaks_off_is_over_before_the_last_one_begins(
         save_snapshot(path, table)
         ended[1] += 1
 
-    monkeypatch.setattr(core, "save_snapshot", slow)
+    monkeypatch.setattr(snapshots, "save_snapshot", slow)
     with EmbeddedBroker(tmp_path) as broker:
         kept, loop = broker._server._core, broker._loop
         assert kept is not None

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from headrace.broker import waiting
@@ -19,17 +19,13 @@ from headrace.broker.clients import ClientRegistry, Notify, QueueLocks
 from headrace.broker.delays import DelayedDelivery
 from headrace.broker.jobs import JobBook
 from headrace.broker.naming.registry import NameServer
-from headrace.broker.offsets import ConsumerOffsets, GroupTable, Questions
+from headrace.broker.offsets import Questions
 from headrace.broker.replication.replicas import Replication
 from headrace.broker.requests import Outcome, Peer, Refusals, Request
-from headrace.broker.snapshots import SavedTable, load_snapshot, save_snapshot
-from headrace.broker.static_topics import Rate, StaticTopics
-from headrace.broker.topics import (
-    CLOSED_TOPICS,
-    RETRY_PREFIX,
-    TopicTable,
-    is_compacted,
-)
+from headrace.broker.rewriting import Rewriting
+from headrace.broker.snapshots import BrokerTables
+from headrace.broker.static_topics import Rate
+from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX, is_compacted
 from headrace.broker.transactions import Transactions
 from headrace.errors import (
     BrokerBusyError,
@@ -39,16 +35,17 @@ from headrace.errors import (
     StoreError,
 )
 from headrace.protocol.codes import RequestCode
-from headrace.protocol.groups import Heartbeat, SubscriptionGroupConfig
 from headrace.protocol.records import largest_records
-from headrace.protocol.routes import COMPACTED, MappingDetail, TopicConfig, dumps
-from headrace.watched import OnFailure, watched_task
+from headrace.protocol.routes import COMPACTED, TopicConfig, dumps
 
 if TYPE_CHECKING:
     from headrace.broker.drafts import Draft
+    from headrace.broker.replication.follower import FollowerTask
     from headrace.broker.settings import BrokerSettings
     from headrace.protocol.frames import Buffer
+    from headrace.protocol.groups import Heartbeat
     from headrace.store import AppendResult, MessageStore, QueueAppend
+    from headrace.watched import OnFailure
 
 
 logger = logging.getLogger(__name__)
@@ -56,26 +53,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 #: So many things of a request are worked on in one turn of the loop.
 _PART = 250
-_OffsetTable = dict[str, dict[str, dict[int, int]]]
-
-
-class Following(Protocol):
-    """What follows a primary."""
-
-    def start(self) -> None:
-        """Begin to follow."""
-
-    async def stop(self) -> None:
-        """Follow no more; what was received is appended."""
-
-    def require_whole(self, *, force: bool) -> None:
-        """Refuse to take over while something is missing."""
-
-    async def await_position(self, position: int, patience: float) -> None:
-        """Wait until the log has come so far."""
-
-    async def take_tables(self) -> None:
-        """Take the primary's tables once more."""
 
 
 class Core:
@@ -110,11 +87,9 @@ class Core:
         self.settings = settings
         self.host = host
         self.port = port
-        self.started = self.now()
         self.loop = asyncio.get_running_loop()
-        self.mailbox = waiting.Mailbox(self.loop)
-        self._appends = waiting.Appends(store, self.mailbox, self.loop)
-        self.pool = ThreadPoolExecutor(4, thread_name_prefix="headrace-broker")
+        self.work = waiting.BackgroundWork(on_failure)
+        self._appends = waiting.Appends(store, self.work)
         self.peers: dict[int, Peer] = {}
         self.polls = waiting.LongPolls()
         self.locks = QueueLocks(settings.lock_expiry.total_seconds(), settings.limits.max_locks)
@@ -125,28 +100,18 @@ class Core:
         self.cluster = settings.cluster
         # A lock that nobody holds or waits for goes by itself.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self.topics: TopicTable = self._load_topics()
-        self.static_topics: StaticTopics = StaticTopics(
-            self.name, load_snapshot(self._mappings_file, list[MappingDetail]) or ()
-        )
-        self.offsets: ConsumerOffsets = ConsumerOffsets(
-            load_snapshot(self._offsets_file, _OffsetTable)
-        )
-        saved_groups = load_snapshot(self._groups_file, list[SubscriptionGroupConfig]) or []
-        self.groups: GroupTable = GroupTable(create=settings.create_groups, saved=saved_groups)
-        self.delays = DelayedDelivery(self)
-        self.transactions = Transactions(self)
-        self._tables = self._saved_tables()
-        self._saving = asyncio.Lock()
-        self._saves_soon = False
-        #: What waits until a topic is ready.
-        self._held: list[tuple[str, Callable[[StoreError | None], None]]] = []
-        #: Topics for which a batch is being cut apart: what comes later waits behind it.
-        self._busy: set[str] = set()
+        self.tables = BrokerTables(folder, store, settings, self.work)
+        self.topics = self.tables.topics
+        self.static_topics = self.tables.static_topics
+        self.groups = self.tables.groups
+        self.offsets = self.tables.offsets
         #: This broker's part in replication.
-        self.replication: Replication = Replication(self)
+        self.replication = Replication(folder, store, settings, self.work, self.address)
         #: The task that follows a primary, while this broker follows one.
-        self.follower: Following | None = None
+        self.follower: FollowerTask | None = None
+        self.delays = DelayedDelivery(self)
+        self.rewriting = Rewriting(self.tables, self.locks, self.delays)
+        self.transactions = Transactions(self)
         #: What clients were asked.
         self.questions = Questions()
         #: What was refused.
@@ -157,8 +122,6 @@ class Core:
         self.get_rate = Rate()
         # What offset ids begin with: where the message is stored.
         self.id_prefix = (socket.inet_aton(host) + port.to_bytes(4, "big")).hex().upper()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._on_failure = on_failure
 
     @property
     def address(self) -> str:
@@ -170,148 +133,16 @@ class Core:
         """Whether this broker may write, for its clients and for itself: it is a primary."""
         return self.replication.writable
 
-    @property
-    def _topics_file(self) -> Path:
-        return self.folder / "topics.json"
-
-    @property
-    def _mappings_file(self) -> Path:
-        return self.folder / "static_topics.json"
-
-    @property
-    def _groups_file(self) -> Path:
-        return self.folder / "groups.json"
-
-    @property
-    def _offsets_file(self) -> Path:
-        return self.folder / "offsets.json"
-
     @staticmethod
     def now() -> int:
         """The broker's clock, ms since 1970."""
         return time.time_ns() // 1_000_000
-
-    def _load_topics(self) -> TopicTable:
-        saved = load_snapshot(self._topics_file, list[TopicConfig]) or []
-        topics = TopicTable(self.cluster, self.name, self.settings.default_queues, saved)
-        # A topic is saved before its first message; only a lost file makes these differ.
-        queues: dict[str, int] = {}
-        for topic, queue_id in self.store.queues():
-            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
-        compacted = self.store.compacted_topics()
-        for topic, count in queues.items():
-            attributes = COMPACTED if topic in compacted else None
-            topics.create(topic, queues=count, attributes=attributes)
-        return topics
 
     def change_settings(self, **changes: Any) -> None:
         """Change settings until the broker stops."""
         self.settings = replace(self.settings, **changes)
         if "create_groups" in changes:
             self.groups.creates = changes["create_groups"]
-
-    def _saved_tables(self) -> dict[str, SavedTable]:
-        """Tell what is kept in files, in the order in which they are written."""
-        topics, mappings, groups = self.topics, self.static_topics, self.groups
-        system = set(topics.system)
-
-        def own_topics() -> list[TopicConfig]:
-            return [config for config in topics.configs() if config.topic_name not in system]
-
-        given: dict[str, tuple[Path, Any, Callable[[], Any]]] = {
-            # A topic without its mapping would take messages by the wrong numbers.
-            "mappings": (self._mappings_file, mappings, lambda: list(mappings.details().values())),
-            "topics": (self._topics_file, topics, own_topics),
-            "groups": (self._groups_file, groups, groups.configs),
-            "offsets": (self._offsets_file, self.offsets, self.offsets.copy),
-        }
-        return {
-            name: SavedTable(path, partial(getattr, table, "version"), content, table.version)
-            for name, (path, table, content) in given.items()
-        }
-
-    async def save(self, *, offsets: bool = False) -> None:
-        """Return when the tables as they are now are durable; offsets, too, where that is said.
-
-        Whatever waits meanwhile goes with the next write.
-
-        Raises
-        ------
-        StoreError
-            The disk is full or broken; what was there stays.
-        """
-        async with self._saving:
-            try:
-                for name, table in self._tables.items():
-                    if not table.is_saved and (offsets or name != "offsets"):
-                        version, content = table.version(), table.content()
-                        await self._write(table.path, content)
-                        table.saved = version
-            except StoreError as error:
-                self._let_go(error)
-                raise
-            self._let_go(None)
-
-    async def _write(self, path: Path, content: object) -> None:
-        writing = self.pool.submit(save_snapshot, path, content)
-        try:
-            await asyncio.wrap_future(writing)
-        except asyncio.CancelledError:
-            # Its thread goes on: whoever saves next writes the same file.
-            await asyncio.wait([asyncio.wrap_future(writing)])
-            raise
-
-    def save_soon(self) -> None:
-        """Make the tables durable a moment later: what is lost with a crash is found otherwise."""
-        if not self._saves_soon and not (
-            self._tables["topics"].is_saved and self._tables["groups"].is_saved
-        ):
-            self._saves_soon = True
-            self.start_task(self._save_once())
-
-    async def _save_once(self) -> None:
-        self._saves_soon = False
-        try:
-            await self.save()
-        except StoreError as error:
-            logger.error("topics or groups could not be saved: %s", error)
-
-    def once_ready(self, topic: str, call: Callable[[StoreError | None], None]) -> None:
-        """Call back once a topic is ready, or cannot be made durable: at once where it is.
-
-        Calls for a topic come in the order in which they were asked for.
-        """
-        if self.is_ready(topic):
-            call(None)
-        else:
-            self._held.append((topic, call))
-            self.save_soon()
-
-    def begin_busy(self, topic: str) -> None:
-        """Hold what comes for a topic until :meth:`end_busy`."""
-        self._busy.add(topic)
-
-    def end_busy(self, topic: str) -> None:
-        """Let what has waited for a topic go on, in its order."""
-        self._busy.discard(topic)
-        self._let_go(None)
-        if self._held:
-            # A save that failed meanwhile has not told those that waited for the batch as well.
-            self.save_soon()
-
-    def _let_go(self, error: StoreError | None) -> None:
-        """Make the calls that have waited, in one step: nobody comes between them."""
-        held, self._held = self._held, []
-        for topic, call in held:
-            if self.is_ready(topic) or (error is not None and topic not in self._busy):
-                call(error)
-            else:
-                self._held.append((topic, call))
-
-    def is_ready(self, topic: str) -> bool:
-        """Whether a topic is durable as it is now, and nothing for it is still on its way."""
-        durable = self.topics.version_of(topic) <= self._tables["topics"].saved
-        return durable and topic not in self._busy
 
     def sample_rates(self) -> None:
         """Note how much was done so far; called now and then."""
@@ -328,11 +159,6 @@ class Core:
         ]
         return min(times, default=self.now())
 
-    def ensure_topic(self, name: str, queues: int) -> None:
-        """Create a topic that the broker itself needs; its first message would bring it back, too."""
-        self.topics.create(name, queues=queues)
-        self.save_soon()
-
     def retry_topic(self, group: str) -> TopicConfig:
         """Return the topic of a group's retries, created as the group's settings say.
 
@@ -344,15 +170,15 @@ class Core:
         self.check_group(group)
         self.check_new_topic(RETRY_PREFIX + group)
         queues = max(1, self.groups.get(group).retry_queue_nums)
-        self.ensure_topic(RETRY_PREFIX + group, queues)
+        self.tables.ensure_topic(RETRY_PREFIX + group, queues)
         return self.topics.get(RETRY_PREFIX + group)
 
     async def ensure_compacted(self, name: str) -> None:
         """Create a topic of one queue that keeps the newest message of each key, durably."""
         config = self.topics.create(name, queues=1, attributes=COMPACTED)
         if (kept := self.keep_as_configured(config)) is not None:
-            await self.stored(kept)
-        await self.save()
+            await asyncio.wrap_future(kept)
+        await self.tables.save()
 
     def show_group(self, name: str) -> None:
         """Let RocketMQ's tools find a group that has offsets but no members."""
@@ -373,16 +199,16 @@ class Core:
         found = known or any(topic == name for topic, _ in self.store.queues())
         # All in one step: what comes next may be the first message of a topic of the same name.
         deleted = self.store.delete_topic(name) if found else None
-        await self.save()
+        await self.tables.save()
         if deleted is not None:
-            await self.stored(deleted)
+            await asyncio.wrap_future(deleted)
         return found
 
     def arrived(self, queues: Collection[waiting.Queue]) -> None:
         """Wake who waits for messages of these queues; any thread may call."""
         # Safe from another thread: who waits registers first and looks again after that.
         if not self.polls.is_empty:
-            self.mailbox.post(partial(self._wake, queues))
+            self.work.post(partial(self._wake, queues))
 
     def _wake(self, queues: Collection[waiting.Queue]) -> None:
         for poll in self.polls.arrived(queues):
@@ -453,24 +279,15 @@ class Core:
             raise outcome.error
         return outcome.results
 
-    @staticmethod
-    async def stored(future: Future[T]) -> T:
-        """Wait for the store."""
-        return await asyncio.wrap_future(future)
-
-    async def in_thread(self, call: Callable[..., T], *arguments: object) -> T:
-        """Make a call that may wait for the disk."""
-        return await self.loop.run_in_executor(self.pool, partial(call, *arguments))
-
     async def read(self, request: Request, kind: type[T]) -> T:
         """Read a JSON body that may be large, and hold nobody up meanwhile."""
         if request.is_large:
-            return await self.in_thread(request.large_body, kind)
+            return await self.work.in_thread(request.large_body, kind)
         return request.large_body(kind)
 
     async def write(self, request: Request, answer: object) -> bytes:
         """Write the JSON body of an answer that is about as large as what was asked."""
-        return await self.in_thread(dumps, answer) if request.is_large else dumps(answer)
+        return await self.work.in_thread(dumps, answer) if request.is_large else dumps(answer)
 
     @staticmethod
     async def in_parts(many: Sequence[T]) -> AsyncIterator[Sequence[T]]:
@@ -479,19 +296,6 @@ class Core:
             yield many[begin : begin + _PART]
             if begin + _PART < len(many):
                 await asyncio.sleep(0)
-
-    def start_task(self, work: Coroutine[None, None, None]) -> None:
-        """Let work go on by itself."""
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def keep(self, name: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Let work go on for as long as the broker does, which ends where it ends by an error."""
-        task = watched_task(work, name=name, on_failure=self._on_failure, loop=self.loop)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     # Whether the tables take one more entry: what clients can make without being asked.
 
@@ -601,12 +405,10 @@ class Core:
         self._appends.submit()
         if self.follower is not None:
             await self.follower.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.in_thread(self.store.close)
-        await self.save(offsets=True)
-        self.pool.shutdown()
+        await self.work.cancel()
+        await self.work.in_thread(self.store.close)
+        await self.tables.save(offsets=True)
+        self.work.pool.shutdown()
 
 
 Handler = Callable[[Core, Request], Outcome]

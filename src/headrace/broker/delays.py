@@ -6,11 +6,10 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
@@ -24,7 +23,12 @@ from headrace.broker.topics import (
     TopicTable,
 )
 from headrace.durations import read_duration
-from headrace.errors import HeadraceError, MessageRejectedError, SettingsError
+from headrace.errors import (
+    BrokerBusyError,
+    HeadraceError,
+    MessageRejectedError,
+    SettingsError,
+)
 from headrace.failpoints import failpoint
 from headrace.protocol.columns import decode_columns
 from headrace.protocol.messages import StoredMessage, decode_messages
@@ -40,8 +44,7 @@ from headrace.store import MessageStore, QueueAppend, ReadResult
 
 if TYPE_CHECKING:
     from headrace.broker.settings import BrokerSettings
-
-T = TypeVar("T")
+    from headrace.broker.waiting import BackgroundWork
 
 
 # Delay levels: numbers from 1 on that stand for spans of time.
@@ -291,11 +294,11 @@ class _Broker(Protocol):
     settings: BrokerSettings
     topics: TopicTable
 
+    work: BackgroundWork
+
     @property
     def writable(self) -> bool: ...
     def now(self) -> int: ...
-    async def in_thread(self, call: Callable[..., T], *arguments: object) -> T: ...
-    async def stored(self, future: Future[T]) -> T: ...
 
 
 class DelayedDelivery:
@@ -322,6 +325,24 @@ class DelayedDelivery:
         """Wake the search for parked messages; called on the loop."""
         self._woken.set()
 
+    def parked(self, draft: Draft) -> Draft:
+        """Park a message that asks for a delay.
+
+        Raises
+        ------
+        MessageRejectedError
+            When what it asks for cannot be.
+        BrokerBusyError
+            When too many messages wait.
+        """
+        settings = self._core.settings
+        parked = delayed(draft, self.spans, settings.max_delay, self._core.now())
+        waiting, most = self.scheduler.pending_timers, settings.max_timers
+        if waiting >= most and parked.topic != draft.topic and DELAY not in parked.properties:
+            message = f"timer message is under flow control: {waiting} wait, the limit is {most}"
+            raise BrokerBusyError(message, hint="Send it later, or raise the broker's max_timers.")
+        return parked
+
     async def run(self) -> None:
         """Deliver for as long as the broker runs; one that follows another only waits."""
         while True:
@@ -337,7 +358,7 @@ class DelayedDelivery:
         if not core.writable:
             return
         # Whatever happened before, the log knows what was delivered.
-        self.scheduler = Scheduler(self._lines, await core.in_thread(self._saved))
+        self.scheduler = Scheduler(self._lines, await core.work.in_thread(self._saved))
         while core.writable:
             if not await self._round():
                 await self._sleep()
@@ -345,13 +366,13 @@ class DelayedDelivery:
     async def _round(self) -> bool:
         """Deliver once, and return whether there may be more to do at once."""
         core, scheduler = self._core, self.scheduler
-        more = await core.in_thread(self._look)
+        more = await core.work.in_thread(self._look)
         plan = scheduler.plan(core.now(), _MOST_AT_ONCE)
         if not len(plan):
             return more
-        appends = await core.in_thread(self._appends, plan)
+        appends = await core.work.in_thread(self._appends, plan)
         failpoint("broker.delays.before_unit")
-        await core.stored(core.store.commit_unit([], appends))
+        await asyncio.wrap_future(core.store.commit_unit([], appends))
         scheduler.delivered(plan)
         failpoint("broker.delays.after_unit")
         return True

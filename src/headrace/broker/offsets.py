@@ -230,11 +230,7 @@ class ConsumerOffsets:
         self.version = 0
 
     def table(self) -> dict[str, dict[str, dict[int, int]]]:
-        """Return the offsets by group, topic and queue id, for a snapshot."""
-        return self._table
-
-    def copy(self) -> dict[str, dict[str, dict[int, int]]]:
-        """Return the offsets as they are now."""
+        """Return the offsets as they are now, by group, topic and queue id."""
         return _copied(self._table)
 
     def replace(self, table: Mapping[str, Mapping[str, Mapping[int, int]]]) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.broker.delays import delayed
 from headrace.broker.drafts import Draft
 from headrace.broker.topics import DEAD_PREFIX, RETRY_PREFIX
 from headrace.broker.transactions.book import half_draft, is_half
-from headrace.errors import BrokerBusyError
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.properties import (
     DELAY,
@@ -25,7 +24,9 @@ from headrace.protocol.properties import (
 )
 
 if TYPE_CHECKING:
-    from headrace.broker.core import Core
+    from headrace.broker.clients import QueueLocks
+    from headrace.broker.delays import DelayedDelivery
+    from headrace.broker.snapshots import BrokerTables
     from headrace.protocol.messages import StoredMessage
 
 
@@ -101,14 +102,6 @@ _PREPARED = int(SysFlag.PREPARED)
 _SPECIAL = re.compile(rf"(?:^|\x02)(?:{'|'.join(_PROPERTIES)})\x01")
 
 
-@dataclass(frozen=True, slots=True)
-class SendHeader:
-    """What a send request says beside the message."""
-
-    #: How often a group tries again, if the request says so.
-    most_times: int | None = None
-
-
 def is_special(topic: str, sys_flag: int, properties: str) -> bool:
     r"""Return whether a rule may apply to a message: most messages take the short way.
 
@@ -120,55 +113,59 @@ def is_special(topic: str, sys_flag: int, properties: str) -> bool:
     )
 
 
-def rewritten(core: Core, draft: Draft, sending: SendHeader) -> Draft:
-    """Apply all rules to a message that was sent.
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """The rules, and what they need to know of the broker."""
 
-    Raises
-    ------
-    MessageRejectedError
-        When what the message asks for is not possible.
-    GroupNotFoundError
-        When it is a retry of a group that does not exist.
-    BrokerBusyError
-        When too many messages wait.
-    """
-    for rule in _RULES:
-        draft = rule(core, draft, sending)
-    return draft
+    tables: BrokerTables
+    locks: QueueLocks
+    delays: DelayedDelivery
+
+    def rewritten(self, draft: Draft, most_times: int | None) -> Draft:
+        """Apply all rules to a message that was sent.
+
+        Parameters
+        ----------
+        most_times
+            How often a group tries again, if the request says so.
+
+        Raises
+        ------
+        MessageRejectedError
+            When what the message asks for cannot be.
+        GroupNotFoundError
+            When it is a retry of a group that does not exist.
+        BrokerBusyError
+            When too many messages wait.
+        """
+        for rule in _RULES:
+            draft = rule(self, draft, most_times)
+        return draft
 
 
-def with_delay(core: Core, draft: Draft) -> Draft:
-    """Park a message that asks for a delay; raise as ``rewritten`` does."""
-    parked = delayed(draft, core.delays.spans, core.settings.max_delay, core.now())
-    waiting, most = core.delays.scheduler.pending_timers, core.settings.max_timers
-    if waiting >= most and parked.topic != draft.topic and DELAY not in parked.properties:
-        message = f"timer message is under flow control: {waiting} wait, the limit is {most}"
-        raise BrokerBusyError(message, hint="Send it later, or raise the broker's max_timers.")
-    return parked
-
-
-def _retry(core: Core, draft: Draft, sending: SendHeader) -> Draft:
+def _retry(rewriting: Rewriting, draft: Draft, most_times: int | None) -> Draft:
     """Turn what a group has given up into a dead letter."""
     if not draft.topic.startswith(RETRY_PREFIX):
         return draft
     group = draft.topic.removeprefix(RETRY_PREFIX)
-    config = core.groups.get(group)
-    most = config.retry_max_times if sending.most_times is None else sending.most_times
-    in_order = core.locks.holds_any(group, now=core.loop.time())
+    config = rewriting.tables.groups.get(group)
+    most = config.retry_max_times if most_times is None else most_times
+    now = asyncio.get_running_loop().time()
+    in_order = rewriting.locks.holds_any(group, now=now)
     if not is_dead(draft.reconsume_times, most, in_order=in_order):
         return draft
     letter = dead_letter(draft, group)
-    core.ensure_topic(letter.topic, queues=1)
+    rewriting.tables.ensure_topic(letter.topic, queues=1)
     return letter
 
 
-def _transaction(_core: Core, draft: Draft, _sending: SendHeader) -> Draft:
-    """Hold half messages until their producer decides."""
+def _half(_: Rewriting, draft: Draft, _most_times: int | None) -> Draft:
+    """Let half messages wait for their producer's word."""
     return half_draft(draft) if is_half(draft) else draft
 
 
-def _delay(core: Core, draft: Draft, _sending: SendHeader) -> Draft:
-    return with_delay(core, draft)
+def _delay(rewriting: Rewriting, draft: Draft, _: int | None) -> Draft:
+    return rewriting.delays.parked(draft)
 
 
-_RULES: tuple[Callable[[Core, Draft, SendHeader], Draft], ...] = (_retry, _transaction, _delay)
+_RULES: tuple[Callable[[Rewriting, Draft, int | None], Draft], ...] = (_retry, _half, _delay)

@@ -15,14 +15,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace._setting import settings_of
-from headrace.broker.access import Guard
+from headrace.broker.access import Door, Guard
 from headrace.broker.core import Core, Handler
 from headrace.broker.handlers import HANDLERS
 from headrace.broker.handlers.jobs import restore_jobs
 from headrace.broker.naming.announcing import Announcer
 from headrace.broker.network.connection import Connection, ConnectionLedger, Hooks
 from headrace.broker.network.listener import Admission, Listener, server_context
+from headrace.broker.replication.follower import FollowerTask
 from headrace.broker.replication.promotion import begin_replication
+from headrace.broker.replication.replicas import Role
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import HeadraceError, SettingsError, StoreError
 from headrace.private import is_loopback
@@ -84,7 +86,7 @@ class Dispatcher:
             # Counted from now on: the task itself begins later.
             size = len(request.command.payload)
             request.peer.hold(size)
-            self._core.start_task(self._answer_later(request, outcome, size))
+            self._core.work.start_task(self._answer_later(request, outcome, size))
 
     async def _answer_later(self, request: Request, outcome: Awaitable[Command], size: int) -> None:
         try:
@@ -245,7 +247,9 @@ class BrokerServer:
         store.store_host = (host, port)
         try:
             core = Core(self._data, store, self._settings, host, port, on_failure=self._fail)
-            await begin_replication(core, self._reopen)
+            await begin_replication(core.replication)
+            if core.replication.role is Role.FOLLOWER:
+                core.follower = FollowerTask(core.replication, core.tables, self._reopen)
             await asyncio.to_thread(core.compact_all)
             restore_jobs(core)
             core.transactions.restore()
@@ -253,10 +257,15 @@ class BrokerServer:
             store.close()
             raise
         self._core = core
-        self._announcers = [Announcer(core, address) for address in self._settings.name_servers]
+        self._announcers = [
+            Announcer(core.tables, core.replication, address)
+            for address in self._settings.name_servers
+        ]
         self._dispatch = Dispatcher(core, HANDLERS)
         ledger = ConnectionLedger(self._settings.limits)
-        dispatch = self._dispatch if guard is None else guard.before(self._dispatch, core)
+        dispatch: Callable[[Request], None] = self._dispatch
+        if guard is not None:
+            dispatch = Door(guard, self._dispatch, core.refusals, core.work)
         self._hooks = Hooks(
             dispatch, self._connected, self._disconnected, core.questions.answered, ledger
         )
@@ -264,15 +273,15 @@ class BrokerServer:
         self._listener = Listener(listener, self._connection, gate)
         self._listener.start()
         core.sample_rates()
-        core.keep("broker-connections", self._watch_connections(ledger))
+        core.work.keep("broker-connections", self._watch_connections(ledger))
         if guard is not None:
-            core.keep("broker-rules", _watch_rules(guard))
-        core.keep("broker-saving", self._save_now_and_then())
+            core.work.keep("broker-rules", _watch_rules(guard))
+        core.work.keep("broker-saving", self._save_now_and_then())
         for announcer in self._announcers:
             announcer.start()
-        core.keep("broker-delays", core.delays.run())
-        core.keep("broker-transactions", core.transactions.run())
-        core.keep("broker-expiry", self._look_around_now_and_then())
+        core.work.keep("broker-delays", core.delays.run())
+        core.work.keep("broker-transactions", core.transactions.run())
+        core.work.keep("broker-expiry", self._look_around_now_and_then())
         if core.follower is not None:
             core.follower.start()
 
@@ -335,7 +344,7 @@ class BrokerServer:
         while True:
             await asyncio.sleep(self._settings.save_interval.total_seconds())
             try:
-                await core.save(offsets=True)
+                await core.tables.save(offsets=True)
             except StoreError as error:
                 logger.error("consumer offsets or groups could not be saved: %s", error)
 

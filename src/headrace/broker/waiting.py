@@ -1,39 +1,48 @@
-"""What the loop waits for: appends that the store has not written, messages that have not come."""
+"""What goes on beside requests, and what they wait for: appends, and messages to come."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.errors import HeadraceError
+from headrace.watched import OnFailure, watched_task
 
 if TYPE_CHECKING:
     from headrace.store import AppendResult, MessageStore, QueueAppend
 
-# Calls from other threads into the event loop, many for one wake-up.
+
+T = TypeVar("T")
 
 
-class Mailbox:
-    """Carries calls from any thread to the loop's own.
+class BackgroundWork:
+    """What goes on beside the requests: calls in threads and from threads, and tasks.
 
     Waking a loop costs a system call, so calls that come while it is being woken share one.
 
     Parameters
     ----------
-    loop
-        The loop whose thread makes the calls.
+    on_failure
+        Told of the error that has ended a part of the broker, which has to end then.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, on_failure: OnFailure) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._on_failure = on_failure
         self._calls: deque[Callable[[], None]] = deque()
         self._waking = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.pool = ThreadPoolExecutor(4, thread_name_prefix="headrace-broker")
+
+    async def in_thread(self, call: Callable[..., T], *arguments: object) -> T:
+        """Make a call that may wait for the disk."""
+        return await self.loop.run_in_executor(self.pool, partial(call, *arguments))
 
     def post(self, call: Callable[[], None]) -> None:
         """Schedule a call on the loop, from any thread."""
@@ -42,13 +51,34 @@ class Mailbox:
             self._waking = True
             # The loop is closed only when nobody waits for an answer any more.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._deliver)
+                self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._waking = False
         calls = self._calls
         while calls:
             calls.popleft()()
+
+    def start_task(self, work: Coroutine[None, None, None]) -> None:
+        """Let work go on by itself."""
+        self._hold(self.loop.create_task(work))
+
+    def keep(self, name: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Let work go on for as long as the broker does, which ends where it ends by an error."""
+        return self._hold(
+            watched_task(work, name=name, on_failure=self._on_failure, loop=self.loop)
+        )
+
+    def _hold(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def cancel(self) -> None:
+        """End all tasks."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 # Appends of one round of the loop, handed to the store together.
@@ -73,18 +103,13 @@ class Appends:
     ----------
     store
         Where messages go.
-    mailbox
-        The way back to the loop.
-    loop
-        The loop whose thread makes all calls.
+    work
+        The way back to the loop, whose thread makes all calls.
     """
 
-    def __init__(
-        self, store: MessageStore, mailbox: Mailbox, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, store: MessageStore, work: BackgroundWork) -> None:
         self._store = store
-        self._mailbox = mailbox
-        self._loop = loop
+        self._work = work
         self._gathered: list[tuple[list[QueueAppend], OnAppended]] = []
 
     def add(self, appends: list[QueueAppend], done: OnAppended) -> None:
@@ -99,7 +124,7 @@ class Appends:
             self._store.check(append)
         self._gathered.append((appends, done))
         if len(self._gathered) == 1:
-            self._loop.call_soon(self.submit)
+            self._work.loop.call_soon(self.submit)
 
     def submit(self) -> None:
         """Submit the gathered appends to the store."""
@@ -116,7 +141,7 @@ class Appends:
             _finish(gathered, future)
         else:
             future.add_done_callback(
-                lambda ended: self._mailbox.post(partial(_finish, gathered, ended))
+                lambda ended: self._work.post(partial(_finish, gathered, ended))
             )
 
 

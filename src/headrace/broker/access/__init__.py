@@ -1,6 +1,6 @@
 """Access control: who may send which requests, by access key and signature."""
 
 from headrace.broker.access.accounts import Permission, load_rules, read_rules
-from headrace.broker.access.guard import NEEDS, Guard
+from headrace.broker.access.guard import NEEDS, Door, Guard
 
-__all__ = ["NEEDS", "Guard", "Permission", "load_rules", "read_rules"]
+__all__ = ["NEEDS", "Door", "Guard", "Permission", "load_rules", "read_rules"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 
 from headrace.broker.access.accounts import AccessRules, Account, Permission, load_rules
-from headrace.broker.requests import Request, failure
+from headrace.broker.requests import Refusals, Request, failure
 from headrace.broker.topics import RETRY_PREFIX
 from headrace.errors import HeadraceError, SettingsError
 from headrace.protocol import transactions
@@ -21,7 +21,7 @@ from headrace.protocol.groups import Heartbeat, LockRequest
 from headrace.protocol.routes import JsonBody
 
 if TYPE_CHECKING:
-    from headrace.broker.core import Core
+    from headrace.broker.waiting import BackgroundWork
 
 
 # Which request needs which permission: one table.
@@ -324,18 +324,18 @@ class Guard:
         logger.warning("access rules read again from %s", self._file)
         return True
 
-    def before(self, dispatch: Callable[[Request], None], core: Core) -> Callable[[Request], None]:
-        """Put the guard in front of what handles requests."""
-        return _Door(self, dispatch, core)
-
 
 @dataclass(frozen=True, slots=True)
-class _Door:
+class Door:
+    """The guard in front of what handles requests."""
+
     guard: Guard
     dispatch: Callable[[Request], None]
-    core: Core
+    refusals: Refusals
+    work: BackgroundWork
 
     def __call__(self, request: Request) -> None:
+        """Pass a request on, or answer that it is refused."""
         why, account = identified(self.guard.rules, request)
         if why is not None:
             self._refuse(request, request.reply(ResponseCode.NO_PERMISSION, why))
@@ -344,7 +344,7 @@ class _Door:
         elif request.is_large and request.command.code in NAMED_IN_BODY:
             request.peer.hold(len(request.command.payload))
             request = replace(request, account=account.access_key, read={})
-            self.core.start_task(self._later(request, account))
+            self.work.start_task(self._later(request, account))
         else:
             try:
                 why = lacks(account, request)
@@ -356,7 +356,7 @@ class _Door:
     async def _later(self, request: Request, account: Account) -> None:
         # What it needs is in its body: nobody waits while that is read.
         try:
-            why = await self.core.in_thread(lacks, account, request)
+            why = await self.work.in_thread(lacks, account, request)
         except HeadraceError as error:
             self._refuse(request, failure(request, error))
         else:
@@ -371,7 +371,7 @@ class _Door:
             self._refuse(request, request.reply(ResponseCode.NO_PERMISSION, why))
 
     def _refuse(self, request: Request, answer: Command) -> None:
-        self.core.refusals.note(request, answer)
+        self.refusals.note(request, answer)
         request.answer(answer)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.handlers import brokers, clients, jobs, pull, send, topics
-from headrace.broker.replication import promotion
 
 if TYPE_CHECKING:
     from headrace.broker.core import Handler
 
 __all__ = ["HANDLERS"]
 
-_FAMILIES = (brokers, clients, jobs, pull, promotion, send, topics)
+_FAMILIES = (brokers, clients, jobs, pull, send, topics)
 
 HANDLERS: dict[int, Handler] = {
     code: handler for family in _FAMILIES for code, handler in family.HANDLERS.items()

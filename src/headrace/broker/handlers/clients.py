@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.clients import Member
-from headrace.broker.rewriting import SendBackRequest, sent_back, with_delay
+from headrace.broker.rewriting import SendBackRequest, sent_back
 from headrace.broker.topics import RETRY_PREFIX
 from headrace.errors import (
     InvalidParameterError,
@@ -152,7 +152,7 @@ async def _update(core: Core, configs: list[groups.SubscriptionGroupConfig]) -> 
         for config in part:
             core.groups.update(config)
             core.retry_topic(config.group_name)
-    await core.save()
+    await core.tables.save()
 
 
 async def get_groups(core: Core, request: Request) -> Command:
@@ -160,15 +160,15 @@ async def get_groups(core: Core, request: Request) -> Command:
     body = {
         "subscriptionGroupTable": {config.group_name: config for config in core.groups.configs()},
         "forbiddenTable": {},
-        "dataVersion": DataVersion(timestamp=core.started, counter=core.groups.version),
+        "dataVersion": DataVersion(timestamp=core.tables.started, counter=core.groups.version),
     }
-    return request.reply(body=await core.in_thread(dumps, body))
+    return request.reply(body=await core.work.in_thread(dumps, body))
 
 
 def get_group(core: Core, request: Request) -> Command:
     """Describe one group."""
     config = core.groups.get(request.text("group"))
-    core.save_soon()
+    core.tables.save_soon()
     return request.reply(body=dumps(config))
 
 
@@ -179,7 +179,7 @@ async def delete_group(core: Core, request: Request) -> Command:
     core.clients.forget(name)
     if request.flag("cleanOffset"):
         core.offsets.forget_group(name)
-    await core.save(offsets=request.flag("cleanOffset"))
+    await core.tables.save(offsets=request.flag("cleanOffset"))
     return request.reply()
 
 
@@ -214,14 +214,14 @@ async def send_back(core: Core, request: Request) -> Command:
         queue_id=random.randrange(config.retry_queue_nums),
     )
     draft = sent_back(message, asked)
-    core.ensure_topic(draft.topic, queues=1)
-    await core.put(with_delay(core, draft))
+    core.tables.ensure_topic(draft.topic, queues=1)
+    await core.put(core.delays.parked(draft))
     return request.reply()
 
 
 def get_delay_offsets(core: Core, request: Request) -> Command:
     """Tell how far the delivery of delayed messages has come, by level."""
-    version = DataVersion(timestamp=core.started, counter=core.store.statistics().units)
+    version = DataVersion(timestamp=core.tables.started, counter=core.store.statistics().units)
     levels = core.delays.scheduler.progress.levels
     table = {str(level): offset for level, offset in sorted(levels.items())}
     return request.reply(body=dumps({"offsetTable": table, "dataVersion": version}))
@@ -272,7 +272,7 @@ def update_broker_config(core: Core, request: Request) -> Command:
 
 async def tidy(core: Core, request: Request) -> Command:
     """Delete now what has expired; by itself it goes within seconds."""
-    await core.in_thread(core.store.expire)
+    await core.work.in_thread(core.store.expire)
     return request.reply()
 
 

@@ -103,10 +103,10 @@ async def open_job(core: Core, request: Request) -> Command:
         record = core.jobs.open(asked, now=core.now())
         if begins:
             # What is staged is of a job of this name before it, whose attempts had the same names.
-            await core.in_thread(core.store.drop_staged, asked.job, lambda _: False)
+            await core.work.in_thread(core.store.drop_staged, asked.job, lambda _: False)
         await core.ensure_compacted(topic)
         state = await _append(core, topic, record, [], driver=asked.driver, owner=owner)
-        core.start_task(_sweep(core, record))
+        core.work.start_task(_sweep(core, record))
         await _replicated(core, state.position)
     return request.reply(body=_encode(transactions.OpenAnswer(epoch=record.epoch, record=record)))
 
@@ -130,7 +130,7 @@ async def _append(
     properties = encode_properties(text | more)
     records = encode_records(topic, _QUEUE, [_encode(record)], [properties], core.now())
     unit = core.store.commit_unit(keys, [QueueAppend(topic, _QUEUE, records)])
-    written = await core.stored(unit)
+    written = await asyncio.wrap_future(unit)
     state = JobState(record=record, position=written.position, driver=driver, owner=owner)
     core.jobs.recorded(topic, state)
     failpoint("broker.jobs.appended")
@@ -147,7 +147,7 @@ async def _replicated(core: Core, position: int) -> None:
 
 async def _sweep(core: Core, record: transactions.CommitRecord) -> None:
     """Drop what was staged for batches that are done and by epochs that are over."""
-    await core.in_thread(core.store.drop_staged, record.job, partial(_is_needed, record))
+    await core.work.in_thread(core.store.drop_staged, record.job, partial(_is_needed, record))
 
 
 def _is_needed(record: transactions.CommitRecord, key: StageKey) -> bool:
@@ -169,9 +169,9 @@ async def stage(core: Core, request: Request) -> Command:
     core.jobs.check_stage(key.job, key.epoch, key.batch)
     body = memoryview(request.command.payload)
     core.check_staged(key.job, len(body))
-    for topic, queue_id in await core.in_thread(_queues_in, body):
+    for topic, queue_id in await core.work.in_thread(_queues_in, body):
         _check_queue(core, topic, queue_id)
-    await core.in_thread(core.store.stage, key, number("chunk"), body)
+    await core.work.in_thread(core.store.stage, key, number("chunk"), body)
     failpoint("broker.jobs.staged")
     return request.reply()
 
@@ -192,7 +192,9 @@ def _check_queue(core: Core, topic: str, queue_id: int) -> None:
 async def commit_batch(core: Core, request: Request) -> Command:
     """Make a batch visible, all of it or nothing; a repeat gets the same answer."""
     asked = (
-        await core.in_thread(_read_commit, request) if request.is_large else _read_commit(request)
+        await core.work.in_thread(_read_commit, request)
+        if request.is_large
+        else _read_commit(request)
     )
     core.jobs.check_owner(asked.record.job, request.account)
     async with core.turn(asked.commit_topic):
@@ -221,7 +223,7 @@ async def _commit(core: Core, asked: transactions.CommitRequest) -> transactions
         _update_offsets(core, asked.group, part)
     core.show_group(asked.group)
     failpoint("broker.jobs.committed")
-    core.start_task(_sweep(core, record))
+    core.work.start_task(_sweep(core, record))
     return transactions.CommitAnswer(batch=record.batch, already=False, position=state.position)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.broker.drafts import Draft
 from headrace.broker.requests import Request, failure
-from headrace.broker.rewriting import SendHeader, is_special, rewritten
+from headrace.broker.rewriting import is_special
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX
 from headrace.broker.transactions.book import Outcome
 from headrace.broker.transactions.service import HalfMessageEnd
@@ -91,7 +91,7 @@ async def query_message(core: Core, request: Request) -> Command:
         end=request.number("endTimestamp"),
         limit=max(1, min(request.number("maxNum"), _MOST_MATCHES)),
     )
-    found = await core.in_thread(core.store.keys.find, query)
+    found = await core.work.in_thread(core.store.keys.find, query)
     if not found:
         remark = "can not find message, maybe time range not correct"
         return request.reply(ResponseCode.QUERY_NOT_FOUND, remark)
@@ -170,13 +170,13 @@ def _send(names: dict[str, str], core: Core, request: Request) -> None:
         core.check_new_topic(fields.topic)
     template = fields.default_topic if core.settings.create_topics else ""
     config = core.topics.for_sending(fields.topic, template, fields.default_queues)
-    if core.is_ready(config.topic_name):
+    if core.tables.is_ready(config.topic_name):
         _store(core, request, fields, config)
         return
     # Its number of queues would be known from nowhere else after a crash; and what is sent behind a
     # long batch is stored behind it.
     request.peer.hold(len(body))
-    core.once_ready(config.topic_name, partial(_store_held, core, request, fields))
+    core.tables.once_ready(config.topic_name, partial(_store_held, core, request, fields))
 
 
 def _store_held(core: Core, request: Request, fields: _Fields, error: StoreError | None) -> None:
@@ -194,8 +194,8 @@ def _store(core: Core, request: Request, fields: _Fields, config: TopicConfig) -
     static = core.static_topics.locate(fields.topic, fields.queue_id)
     queue_id = _choose_queue(config, static.queue_id if static else fields.queue_id)
     if fields.is_batch and len(request.command.payload) > _LONG_BATCH:
-        core.begin_busy(fields.topic)
-        core.start_task(_store_large(core, request, fields, queue_id, static))
+        core.tables.begin_busy(fields.topic)
+        core.work.start_task(_store_large(core, request, fields, queue_id, static))
     else:
         _keep(core, request, config, static, queue_id, _append(core, fields, queue_id, request))
 
@@ -207,13 +207,13 @@ async def _store_large(
     size = len(request.command.payload)
     request.peer.hold(size)
     try:
-        made = await core.in_thread(_append, core, fields, queue_id, request)
+        made = await core.work.in_thread(_append, core, fields, queue_id, request)
         _keep(core, request, core.topics.get(fields.topic), static, queue_id, made)
     except Exception as why:  # noqa: BLE001  (the client is told, whatever it is)
         request.answer(core.refusals.of(request, why))
     finally:
         request.peer.release(size)
-        core.end_busy(fields.topic)
+        core.tables.end_busy(fields.topic)
 
 
 def _keep(
@@ -262,7 +262,7 @@ def _append(
     uniq_key = found[1] if found else _uniq_keys.take()
     if special:
         draft = _draft(fields, queue_id, body, host, uniq_key)
-        return uniq_key, rewritten(core, draft, SendHeader(fields.most_times)).append()
+        return uniq_key, core.rewriting.rewritten(draft, fields.most_times).append()
     properties = fields.properties
     if not found:
         properties = f"{UNIQ_KEY}\x01{uniq_key}\x02{properties}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -246,8 +247,8 @@ async def _keep(core: Core, configs: list[routes.TopicConfig]) -> None:
     async for part in core.in_parts(configs):
         kept += [future for config in part if (future := core.keep_as_configured(config))]
     for future in kept:
-        await core.stored(future)
-    await core.save()
+        await asyncio.wrap_future(future)
+    await core.tables.save()
 
 
 async def update_static_topic(core: Core, request: Request) -> Command:
@@ -260,7 +261,7 @@ async def update_static_topic(core: Core, request: Request) -> Command:
     merged = core.static_topics.merged(detail, queues=queues, force=request.flag("force"))
     core.topics.update(config, request.text("attributes", ""))
     core.static_topics.put(merged)
-    await core.save()
+    await core.tables.save()
     return request.reply()
 
 
@@ -308,17 +309,17 @@ def get_topic_config(core: Core, request: Request) -> Command:
 
 async def get_all_topic_config(core: Core, request: Request) -> Command:
     """Describe all topics."""
-    version = routes.DataVersion(timestamp=core.started, counter=core.topics.version)
+    version = routes.DataVersion(timestamp=core.tables.started, counter=core.topics.version)
     table = routes.TopicConfigTable(
         topic_config_table={config.topic_name: config for config in core.topics.configs()},
         data_version=version,
         topic_queue_mapping_info_map=core.static_topics.infos(),
         topic_queue_mapping_detail_map=core.static_topics.details(),
         mapping_data_version=routes.DataVersion(
-            timestamp=core.started, counter=core.static_topics.version
+            timestamp=core.tables.started, counter=core.static_topics.version
         ),
     )
-    return request.reply(body=await core.in_thread(routes.dumps, table))
+    return request.reply(body=await core.work.in_thread(routes.dumps, table))
 
 
 def get_topic_stats(core: Core, request: Request) -> Command:

@@ -15,8 +15,9 @@ from headrace.protocol.codes import RequestCode
 from headrace.protocol.frames import Command, Credentials, FrameBuffer, encode, sign
 
 if TYPE_CHECKING:
-    from headrace.broker.core import Core
     from headrace.broker.replication.remote import PeerSecurity
+    from headrace.broker.replication.replicas import Replication
+    from headrace.broker.snapshots import BrokerTables
 
 
 logger = logging.getLogger(__name__)
@@ -33,8 +34,8 @@ class Announcer:
 
     Parameters
     ----------
-    core
-        The broker.
+    tables, replication
+        The broker's topics, and its part in replication.
     address
         ``host:port`` of the name server.
 
@@ -44,12 +45,13 @@ class Announcer:
         When it is no address.
     """
 
-    def __init__(self, core: Core, address: str) -> None:
+    def __init__(self, tables: BrokerTables, replication: Replication, address: str) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             message = f"{address!r} is no address of a name server"
             raise SettingsError(message, hint="Write HOST:PORT.")
-        self._core = core
+        self._tables = tables
+        self._replication = replication
         self._address = address
         self._numbers = itertools.count(1)
         self._line: _Line | None = None
@@ -57,31 +59,31 @@ class Announcer:
 
     def start(self) -> None:
         """Register now, with every change of topics, and now and then."""
-        self._task = self._core.keep(f"broker-announcer {self._address}", self._run())
+        self._task = self._replication.work.keep(f"broker-announcer {self._address}", self._run())
 
     async def _run(self) -> None:
-        loop = self._core.loop
+        loop = asyncio.get_running_loop()
         told: tuple[int, int, str] | None = None
         due = loop.time()
         while True:
             versions = (*self._versions(), self._broker_id())
-            if self._core.replication.role is Role.FENCED:
+            if self._replication.role is Role.FENCED:
                 # Its name belongs to the broker that was promoted.
                 told = versions
             elif versions != told or loop.time() >= due:
                 if await self._register():
                     told = versions
-                due = loop.time() + self._core.settings.register_interval.total_seconds()
+                due = loop.time() + self._replication.settings.register_interval.total_seconds()
             # A name server that cannot be reached is tried again no more often than this.
             await asyncio.sleep(_LOOK)
 
     def _versions(self) -> tuple[int, int]:
-        return self._core.topics.version, self._core.static_topics.version
+        return self._tables.topics.version, self._tables.static_topics.version
 
     async def _register(self) -> bool:
         body = routes.dumps(routes.RegisterBroker(topic_config_serialize_wrapper=self._table()))
         more = {
-            "haServerAddr": self._core.address,
+            "haServerAddr": self._replication.address,
             "compressed": "false",
             "bodyCrc32": str(routes.body_checksum(body)),
         }
@@ -93,19 +95,19 @@ class Announcer:
         return True
 
     def _broker_id(self) -> str:
-        places = self._core.replication.addresses().items()
-        return next((number for number, place in places if place == self._core.address), "0")
+        places = self._replication.addresses().items()
+        return next((number for number, place in places if place == self._replication.address), "0")
 
     def _table(self) -> routes.TopicConfigTable:
-        core = self._core
+        tables = self._tables
         topics, statics = self._versions()
         return routes.TopicConfigTable(
-            topic_config_table={config.topic_name: config for config in core.topics.configs()},
+            topic_config_table={config.topic_name: config for config in tables.topics.configs()},
             # The start counts too: after it the versions begin anew.
-            data_version=routes.DataVersion(timestamp=core.started, counter=topics + statics),
-            topic_queue_mapping_info_map=core.static_topics.infos(),
-            topic_queue_mapping_detail_map=core.static_topics.details(),
-            mapping_data_version=routes.DataVersion(timestamp=core.started, counter=statics),
+            data_version=routes.DataVersion(timestamp=tables.started, counter=topics + statics),
+            topic_queue_mapping_info_map=tables.static_topics.infos(),
+            topic_queue_mapping_detail_map=tables.static_topics.details(),
+            mapping_data_version=routes.DataVersion(timestamp=tables.started, counter=statics),
         )
 
     async def close(self) -> None:
@@ -120,11 +122,11 @@ class Announcer:
         self._hang_up()
 
     async def _ask(self, code: RequestCode, more: dict[str, str], body: bytes) -> None:
-        core = self._core
+        settings = self._replication.settings
         ext = {
-            "brokerName": core.name,
-            "brokerAddr": core.address,
-            "clusterName": core.cluster,
+            "brokerName": settings.broker_name,
+            "brokerAddr": self._replication.address,
+            "clusterName": settings.cluster,
             "brokerId": self._broker_id(),
             **more,
         }
@@ -132,7 +134,7 @@ class Announcer:
         try:
             async with asyncio.timeout(_PATIENCE):
                 if self._line is None:
-                    self._line = await _Line.open(self._address, core.settings.peers)
+                    self._line = await _Line.open(self._address, settings.peers)
                 answer = await self._line.ask(command)
         except BaseException:
             self._hang_up()

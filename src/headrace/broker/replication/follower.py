@@ -8,9 +8,8 @@ import logging
 import uuid
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,9 +18,7 @@ from headrace.backoff import Backoff
 from headrace.broker.replication.remote import Remote
 from headrace.failpoints import failpoint
 from headrace.protocol.codes import RequestCode, ResponseCode
-from headrace.protocol.groups import SubscriptionGroupConfig
 from headrace.protocol.replication import Greeting, TableRow, Tables, Welcome
-from headrace.protocol.routes import MappingDetail, TopicConfig
 from headrace.store.log import GoneError
 from headrace.store.replication.copyist import cut_log, empty_store
 from headrace.store.replication.following import (
@@ -45,7 +42,8 @@ from headrace.store.replication.following import (
 from headrace.store.replication.port import QueueRebuild, RebuildStage
 
 if TYPE_CHECKING:
-    from headrace.broker.core import Core
+    from headrace.broker.replication.replicas import Replication
+    from headrace.broker.snapshots import BrokerTables
     from headrace.protocol.frames import Command
 
 
@@ -63,15 +61,15 @@ class Rebuilder:
 
     Parameters
     ----------
-    core
-        This broker.
+    replication
+        This broker's part in replication.
     connect
         Makes the connection to the primary.
     """
 
-    def __init__(self, core: Core, connect: Callable[[], Remote]) -> None:
-        self._core = core
-        self._rebuilds = core.store.rebuilds
+    def __init__(self, replication: Replication, connect: Callable[[], Remote]) -> None:
+        self._in_thread = replication.work.in_thread
+        self._rebuilds = replication.store.rebuilds
         self._connect = connect
         self._complaint = ""
 
@@ -79,7 +77,7 @@ class Rebuilder:
         """Look for queues that lack something, for as long as this broker follows."""
         while True:
             try:
-                wanted = await self._core.in_thread(self._rebuilds.wanted)
+                wanted = await self._in_thread(self._rebuilds.wanted)
                 if wanted:
                     async with self._connect() as remote:
                         for entry in wanted:
@@ -92,7 +90,7 @@ class Rebuilder:
             await asyncio.sleep(_LOOK)
 
     async def _rebuild(self, remote: Remote, entry: QueueRebuild) -> None:
-        call = self._core.in_thread
+        call = self._in_thread
         try:
             if entry.stage is RebuildStage.PULLING:
                 entry = await self._pull(remote, entry)
@@ -117,7 +115,7 @@ class Rebuilder:
 
     async def _pull(self, remote: Remote, entry: QueueRebuild) -> QueueRebuild:
         """Pull everything before the own first offset."""
-        call, fresh = self._core.in_thread, not entry.session
+        call, fresh = self._in_thread, not entry.session
         while True:
             if fresh:
                 entry = await call(self._rebuilds.begin, entry, uuid.uuid4().hex)
@@ -176,90 +174,34 @@ Versions = dict[str, int]
 """Version of each table, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicatedTable:
-    """One table: how to read it here, and how to replace it there."""
-
-    version: Callable[[Core], int]
-    read: Callable[[Core], object]
-    #: Type of what is read.
-    kind: Any
-    replace: Callable[[Core, Any], None]
-
-
-def _topics(core: Core) -> list[TopicConfig]:
-    system = set(core.topics.system)
-    return [config for config in core.topics.configs() if config.topic_name not in system]
-
-
-def _replace_topics(core: Core, configs: list[TopicConfig]) -> None:
-    core.topics.replace(configs)
-
-
-def _replace_groups(core: Core, configs: list[SubscriptionGroupConfig]) -> None:
-    core.groups.replace(configs)
-
-
-def _replace_offsets(core: Core, table: dict[str, dict[str, dict[int, int]]]) -> None:
-    core.offsets.replace(table)
-
-
-TABLES: dict[str, ReplicatedTable] = {
-    # Mappings first: a topic without its mapping would be read by the wrong numbers.
-    "static_topics": ReplicatedTable(
-        lambda core: core.static_topics.version,
-        lambda core: list(core.static_topics.details().values()),
-        list[MappingDetail],
-        lambda core, details: core.static_topics.replace(details),
-    ),
-    "topics": ReplicatedTable(
-        lambda core: core.topics.version, _topics, list[TopicConfig], _replace_topics
-    ),
-    "groups": ReplicatedTable(
-        lambda core: core.groups.version,
-        lambda core: core.groups.configs(),
-        list[SubscriptionGroupConfig],
-        _replace_groups,
-    ),
-    "offsets": ReplicatedTable(
-        lambda core: core.offsets.version,
-        lambda core: core.offsets.table(),
-        dict[str, dict[str, dict[int, int]]],
-        _replace_offsets,
-    ),
-}
-"""All tables, by name; they are taken over in this order."""
-
-
 def stamp(versions: Versions, started: int) -> str:
     """Name the state of the tables that messages cannot do without."""
     return f"{started}-{versions.get('topics')}-{versions.get('static_topics')}"
 
 
-def own_stamp(core: Core) -> str:
+def own_stamp(tables: BrokerTables) -> str:
     """Name the state of this broker's tables."""
-    return stamp({name: table.version(core) for name, table in TABLES.items()}, core.started)
+    return stamp({name: each.table.version for name, each in tables.saved.items()}, tables.started)
 
 
-def changed(core: Core, started: int, have: Versions) -> Tables:
+def changed(tables: BrokerTables, started: int, have: Versions) -> Tables:
     """Return the tables whose version is another than the follower's."""
-    if started != core.started:
+    if started != tables.started:
         have = {}
     rows = {
-        name: TableRow(version, msgspec.Raw(msgspec.json.encode(table.read(core))))
-        for name, table in TABLES.items()
-        if (version := table.version(core)) != have.get(name)
+        name: TableRow(version, msgspec.Raw(msgspec.json.encode(each.content())))
+        for name, each in tables.saved.items()
+        if (version := each.table.version) != have.get(name)
     }
-    return Tables(started=core.started, tables=rows)
+    return Tables(started=tables.started, tables=rows)
 
 
-def take_over(core: Core, tables: Tables) -> Versions:
+def take_over(tables: BrokerTables, rows: dict[str, TableRow]) -> Versions:
     """Replace the tables that came; their versions at the primary."""
-    for name, table in TABLES.items():
-        row = tables.tables.get(name)
-        if row is not None:
-            table.replace(core, msgspec.json.decode(row.content, type=table.kind))
-    return {name: row.version for name, row in tables.tables.items()}
+    for name, each in tables.saved.items():
+        if name in rows:
+            each.table.replace(msgspec.json.decode(rows[name].content, type=each.kind))
+    return {name: row.version for name, row in rows.items()}
 
 
 logger = logging.getLogger(__name__)
@@ -281,20 +223,21 @@ class FollowerTask:
 
     Parameters
     ----------
-    core
-        This broker.
+    replication, tables
+        This broker's part in replication, and what it takes over beside the log.
     reopen
         Stops and starts the broker around a change of its store.
     """
 
-    def __init__(self, core: Core, reopen: Reopen) -> None:
-        self._core = core
+    def __init__(self, replication: Replication, tables: BrokerTables, reopen: Reopen) -> None:
+        self._replication = replication
+        self._tables = tables
         self._reopen = reopen
-        self._replication = core.replication
-        self._port = core.replication.port
-        self._primary = core.replication.state.primary
-        newest = core.settings.follow_from == "newest"
-        self._machine = Follower(self._port.head(core.replication.state.log), newest)
+        self._settings = replication.settings
+        self._port = replication.port
+        self._primary = replication.state.primary
+        newest = self._settings.follow_from == "newest"
+        self._machine = Follower(self._port.head(replication.state.log), newest)
         self._tasks: list[asyncio.Task[None]] = []
         self._progress = asyncio.Event()
         self._sync = True
@@ -306,13 +249,13 @@ class FollowerTask:
 
     def start(self) -> None:
         """Begin to follow."""
-        rebuilder = Rebuilder(self._core, self._remote)
+        rebuilder = Rebuilder(self._replication, self._remote)
         for name, work in (
             ("broker-follower", self._follow()),
             ("broker-tables", self._take_over()),
             ("broker-rebuilder", rebuilder.run()),
         ):
-            self._tasks.append(self._core.keep(name, work))
+            self._tasks.append(self._replication.work.keep(name, work))
 
     async def stop(self) -> None:
         """Follow no more; what was received is appended."""
@@ -329,7 +272,7 @@ class FollowerTask:
         NoPermissionError
             It has not, and nobody said that it is to be so.
         """
-        rebuilding = self._core.store.rebuilds.wanted()
+        rebuilding = self._replication.store.rebuilds.wanted()
         if rebuilding and not force:
             raise errors.NoPermissionError(
                 f"this broker has yet to fetch old messages of {len(rebuilding)} queues of compacted "
@@ -363,7 +306,7 @@ class FollowerTask:
             ) from error
 
     def _remote(self) -> Remote:
-        return Remote(self._primary, _PATIENCE, self._core.settings.peers)
+        return Remote(self._primary, _PATIENCE, self._settings.peers)
 
     # The log
 
@@ -402,7 +345,7 @@ class FollowerTask:
         if isinstance(instruction, Fetch):
             return await self._fetch(remote, instruction)
         if isinstance(instruction, CopyBytes):
-            return await self._core.stored(
+            return await asyncio.wrap_future(
                 self._port.copy(
                     instruction.base, instruction.position, instruction.content, sync=self._sync
                 )
@@ -416,9 +359,9 @@ class FollowerTask:
         state = self._replication.state
         greeting = Greeting(
             follower=state.follower,
-            address=self._core.address,
-            broker=self._core.name,
-            cluster=self._core.cluster,
+            address=self._replication.address,
+            broker=self._settings.broker_name,
+            cluster=self._settings.cluster,
         )
         answer = await remote.ask(RequestCode.GREET_PRIMARY, msgspec.json.encode(greeting))
         welcome = msgspec.json.decode(answer.payload, type=Welcome)
@@ -440,7 +383,7 @@ class FollowerTask:
         newest = self._machine.head.epochs.newest
         ext = {
             "follower": self._replication.state.follower,
-            "address": self._core.address,
+            "address": self._replication.address,
             "log": self._machine.head.log,
             "position": instruction.position,
             "durable": instruction.durable,
@@ -462,7 +405,7 @@ class FollowerTask:
         if answer.ext["topics"] != stamp(self._versions, self._started):
             # What is in the log never has a topic that is not known here, come what may.
             await self._pull_tables(remote)
-        self._sync = answer.ext["sync"] == "true" or self._core.settings.flush == "sync"
+        self._sync = answer.ext["sync"] == "true" or self._settings.flush == "sync"
         content = memoryview(answer.payload)
         end, position = int(answer.ext["end"]), int(answer.ext["position"])
         self._replication.lag = max(end - position - len(content), 0)
@@ -470,7 +413,7 @@ class FollowerTask:
 
     def _change(self, instruction: TruncateLog | Restart) -> None:
         """Have the store cut or emptied while the broker is down."""
-        path, head = self._core.folder / "store", self._machine.head
+        path, head = self._replication.folder / "store", self._machine.head
         if isinstance(instruction, TruncateLog):
             logger.warning(
                 "the log goes up to %d, but is the log of %s only up to %d: the %d bytes behind "
@@ -501,7 +444,7 @@ class FollowerTask:
 
     async def _take_over(self) -> None:
         """Take over topics, offsets and the like whenever they change."""
-        pause = self._core.settings.follow_interval.total_seconds()
+        pause = self._settings.follow_interval.total_seconds()
         while True:
             with contextlib.suppress(errors.HeadraceError, OSError):
                 async with self._remote() as remote:
@@ -518,7 +461,7 @@ class FollowerTask:
                 {"started": str(self._started)},
             )
             tables = msgspec.json.decode(answer.payload, type=Tables)
-            versions = take_over(self._core, tables)
-            await self._core.save()
+            versions = take_over(self._tables, tables.tables)
+            await self._tables.save()
             self._versions |= versions
             self._started = tables.started

@@ -7,11 +7,10 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -31,13 +30,10 @@ from headrace.store.replication.copyist import ReplicaBook, Settled
 
 if TYPE_CHECKING:
     from headrace.broker.settings import BrokerSettings
-    from headrace.broker.waiting import Mailbox, OnAppended
+    from headrace.broker.waiting import BackgroundWork, OnAppended
     from headrace.protocol.frames import Command
     from headrace.store import AppendResult, MessageStore, QueueAppend
     from headrace.store.replication.port import Rebuilds
-
-
-T = TypeVar("T")
 
 
 # What a broker remembers of its part in replication, over restarts.
@@ -276,18 +272,6 @@ class RebuildLeases:
 logger = logging.getLogger(__name__)
 
 
-class _Broker(Protocol):
-    folder: Path
-    store: MessageStore
-    settings: BrokerSettings
-    loop: asyncio.AbstractEventLoop
-    mailbox: Mailbox
-
-    @property
-    def address(self) -> str: ...
-    async def stored(self, future: Future[T]) -> T: ...
-
-
 class Replication:
     """Everything that one broker knows of the others that have the same log.
 
@@ -295,18 +279,33 @@ class Replication:
 
     Parameters
     ----------
-    core
-        The broker.
+    folder
+        Where the broker keeps everything.
+    store, settings
+        Its messages, and how it behaves.
+    work
+        Where its tasks go on.
+    address
+        ``host:port`` as clients are told it.
     """
 
-    def __init__(self, core: _Broker) -> None:
-        self._core = core
-        self._settings = core.settings
-        self.port = core.store.replication
-        self.state: ReplicaState = load_state(core.folder)
+    def __init__(
+        self,
+        folder: Path,
+        store: MessageStore,
+        settings: BrokerSettings,
+        work: BackgroundWork,
+        address: str,
+    ) -> None:
+        self.folder = folder
+        self.store = store
+        self.settings = settings
+        self.address = address
+        self.work = work
+        self.port = store.replication
+        self.state: ReplicaState = load_state(folder)
         #: Refuses what only a primary may do; None: this is one.
         self.gate: Callable[[Request], Command | None] | None = None
-        settings = self._settings
         self.book = ReplicaBook(
             settings.min_replicas,
             settings.replica_timeout.total_seconds(),
@@ -323,12 +322,12 @@ class Replication:
         self._timer: asyncio.TimerHandle | None = None
         #: Lowest position that a follower still needs, for retention's thread to read.
         self._lowest: int | None = None
-        core.store.hold(self._keep_from)
+        store.hold(self._keep_from)
         #: Queues that followers read from the beginning.
         self.leases = RebuildLeases(
             settings.rebuild_expiry.total_seconds(),
-            core.store.rebuilds.pause,
-            core.store.rebuilds.resume,
+            store.rebuilds.pause,
+            store.rebuilds.resume,
         )
 
     @property
@@ -348,19 +347,19 @@ class Replication:
 
     def save(self) -> None:
         """Make what must be remembered durable."""
-        save_state(self._core.folder, self.state)
+        save_state(self.folder, self.state)
 
     # Roles
 
     def begin(self) -> None:
         """Take the role that the file and the settings say. Caller: start of the broker."""
-        start = role_at_start(self.state, self._settings.follow)
+        start = role_at_start(self.state, self.settings.follow)
         if start.warning:
             logger.warning("%s", start.warning)
         before = self.state.role
         self.state.role = start.role
         if start.role is Role.FOLLOWER:
-            self.state.primary = self._settings.follow or self.state.primary
+            self.state.primary = self.settings.follow or self.state.primary
             self.state.tell = False
             self.state.differs = self.state.differs or before is not Role.FOLLOWER
         if start.role is not before or start.role is Role.FOLLOWER:
@@ -369,7 +368,7 @@ class Replication:
 
     async def open_epoch(self, number: int) -> int:
         """Begin an epoch of this broker's own; its first position."""
-        opened = await self._core.stored(self.port.open_epoch(number))
+        opened = await asyncio.wrap_future(self.port.open_epoch(number))
         return opened.start
 
     def become(self, role: Role, **changes: Any) -> None:
@@ -380,7 +379,7 @@ class Replication:
         changes = {"epoch": max(self.state.epoch, self.port.epochs.latest)} | changes
         state = msgspec.structs.replace(self.state, role=role, **changes)
         if role is Role.PRIMARY:
-            save_state(self._core.folder, state)
+            save_state(self.folder, state)
         self.state = state
         self._apply_role()
         if role is not Role.PRIMARY:
@@ -404,7 +403,7 @@ class Replication:
         error = self._refusal()
         self.port.refuse(error)
         reads = self.role is Role.FOLLOWER and not self.state.differs
-        self.gate = None if error is None else Gate(error, self._core.store.rebuilds, reads=reads)
+        self.gate = None if error is None else Gate(error, self.store.rebuilds, reads=reads)
 
     def compared(self) -> None:
         """Note that the log of this follower is a beginning of its primary's."""
@@ -414,7 +413,7 @@ class Replication:
             self._apply_role()
 
     def _refusal(self) -> NotPrimaryError | None:
-        own, primary = self._core.address, self.state.primary
+        own, primary = self.address, self.state.primary
         if self.role is Role.FOLLOWER:
             return NotPrimaryError(
                 f"the broker at {own} follows {primary} and is read-only",
@@ -440,7 +439,7 @@ class Replication:
         """
         if self.role is not role:
             whom = f" of {self.state.primary}" if self.state.primary else ""
-            message = f"the broker at {self._core.address} is a {self.role}{whom}, no {role}"
+            message = f"the broker at {self.address} is a {self.role}{whom}, no {role}"
             raise NoPermissionError(message, hint="see: headrace broker replicas HOST:PORT")
 
     def require_topics(self, message: str) -> None:
@@ -457,9 +456,9 @@ class Replication:
 
     def addresses(self) -> dict[str, str]:
         """The brokers of one name, by id, as routes show them."""
-        own, primary = self._core.address, self.state.primary
+        own, primary = self.address, self.state.primary
         if self.role is Role.PRIMARY:
-            present = self.book.present(now=self._core.loop.time())
+            present = self.book.present(now=self.work.loop.time())
             return {"0": own} | {str(each.number): each.address for each in present}
         if self.role is Role.FENCED:
             return {"0": primary or own}
@@ -475,7 +474,7 @@ class Replication:
         if address not in self.state.followers:
             self.state.followers.append(address)
             self.save()
-        now = self._core.loop.time()
+        now = self.work.loop.time()
         known = {each.follower: each for each in self.book.replicas()}
         held = known.get(follower)
         if held is None:
@@ -486,20 +485,20 @@ class Replication:
 
     def heard(self, follower: str, address: str, position: int, durable: int) -> None:
         """Note how far a follower has come."""
-        now = self._core.loop.time()
+        now = self.work.loop.time()
         self.book.heard(follower, address, position, durable, now=now)
         self._lowest = self.book.lowest(now=now)
 
     def look_around(self) -> None:
         """Forget what followers that are gone have needed. Caller: now and then."""
-        now = self._core.loop.time()
+        now = self.work.loop.time()
         self._lowest = self.book.lowest(now=now)
         self.leases.expire(now=now)
 
     def _keep_from(self) -> int | None:
         # Caller: retention's thread.  A follower that is too far behind starts over instead.
         lowest = self._lowest
-        return None if lowest is None else max(lowest, self.port.end - self._settings.replica_hold)
+        return None if lowest is None else max(lowest, self.port.end - self.settings.replica_hold)
 
     def disconnected(self, peer: int) -> None:
         """Note that a connection ended."""
@@ -514,7 +513,7 @@ class Replication:
 
     async def more(self, position: int, seconds: float) -> None:
         """Wait until the log goes on behind a position, or time is up."""
-        waiting: asyncio.Future[None] = self._core.loop.create_future()
+        waiting: asyncio.Future[None] = self.work.loop.create_future()
         self._waiting[waiting] = None
         try:
             # Looked at after the wait was noted: bytes that come now wake it.
@@ -527,7 +526,7 @@ class Replication:
     def _published(self, _end: int) -> None:
         # Caller: whichever thread wrote.
         if self._waiting:
-            self._core.mailbox.post(self._wake)
+            self.work.post(self._wake)
 
     def _wake(self) -> None:
         for waiting in self._waiting:
@@ -561,7 +560,7 @@ class Replication:
         """
         if not self.book.needed:
             return
-        ended: asyncio.Future[Settled] = self._core.loop.create_future()
+        ended: asyncio.Future[Settled] = self.work.loop.create_future()
         self.wait(position, lambda how: None if ended.done() else ended.set_result(how))
         error = self._shortfall(await ended)
         if error is not None:
@@ -569,17 +568,17 @@ class Replication:
 
     def wait(self, position: int, done: Callable[[Settled], None]) -> None:
         """Call back when enough followers have everything before a position, or will not."""
-        self.book.wait(position, done, now=self._core.loop.time())
+        self.book.wait(position, done, now=self.work.loop.time())
         if self._timer is None:
             self._set_timer()
 
     def _set_timer(self) -> None:
         deadline = self.book.next_deadline()
-        loop = self._core.loop
+        loop = self.work.loop
         self._timer = None if deadline is None else loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        self.book.expire(now=self._core.loop.time())
+        self.book.expire(now=self.work.loop.time())
         self._set_timer()
 
     def _shortfall(self, how: Settled) -> NotReplicatedError | None:
@@ -587,13 +586,13 @@ class Replication:
             return None
         needed = self.book.needed
         if how is Settled.TOO_FEW:
-            count = len(self.book.present(now=self._core.loop.time()))
+            count = len(self.book.present(now=self.work.loop.time()))
             return NotReplicatedError(
                 f"stored here, but {count} of {needed} followers are there",
                 hint="start the followers, or lower min_replicas of the broker",
                 number=ResponseCode.SLAVE_NOT_AVAILABLE,
             )
-        seconds = self._settings.replica_timeout.total_seconds()
+        seconds = self.settings.replica_timeout.total_seconds()
         return NotReplicatedError(
             f"stored here, but not on {needed} followers within {seconds:g} s",
             hint="see how far they are: headrace broker replicas HOST:PORT",
@@ -604,7 +603,7 @@ class Replication:
 
     def info(self) -> ReplicationInfo:
         """Describe this broker's part."""
-        now, end = self._core.loop.time(), self.port.end
+        now, end = self.work.loop.time(), self.port.end
         rows = [
             ReplicaRow(
                 number=each.number,
@@ -639,7 +638,7 @@ class Replication:
             Its epoch is not newer.
         """
         if epoch <= self.epoch:
-            message = f"epoch {epoch} is over: the broker at {self._core.address} knows epoch"
+            message = f"epoch {epoch} is over: the broker at {self.address} knows epoch"
             raise FencedError(f"{message} {self.epoch}", hint="follow the newest primary instead")
 
 

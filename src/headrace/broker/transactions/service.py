@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.topics import DISCARD_TOPIC, HALF_TOPIC, MARK_TOPIC, TopicTable
 from headrace.broker.transactions.book import (
@@ -36,11 +35,10 @@ if TYPE_CHECKING:
     from headrace.broker.replication.replicas import Replication
     from headrace.broker.requests import Peer
     from headrace.broker.settings import BrokerSettings
+    from headrace.broker.waiting import BackgroundWork
 
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _GROUP = "CID_RMQ_SYS_TRANS"
 _READ_COUNT = 4096
@@ -88,13 +86,12 @@ class _Broker(Protocol):
     peers: dict[int, Peer]
     questions: Questions
     replication: Replication
+    work: BackgroundWork
 
     @property
     def writable(self) -> bool: ...
     def now(self) -> int: ...
-    async def stored(self, future: Future[T]) -> T: ...
     async def appended(self, appends: list[QueueAppend]) -> list[AppendResult]: ...
-    def keep(self, name: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]: ...
 
 
 class Transactions:
@@ -223,7 +220,7 @@ class Transactions:
         self._waiting.append(end)
         if not self._is_writing:
             self._is_writing = True
-            self._core.keep("broker-ends", self._write())
+            self._core.work.keep("broker-ends", self._write())
         # Whoever asked may go away; the end is written all the same.
         await self._core.replication.settled(await asyncio.shield(end.done))
 
@@ -244,7 +241,7 @@ class Transactions:
         }
         appends += [end_mark(halves, out, core.now()) for out, halves in outcomes.items() if halves]
         try:
-            unit = await core.stored(core.store.commit_unit([], appends))
+            unit = await asyncio.wrap_future(core.store.commit_unit([], appends))
         except Exception as error:  # noqa: BLE001  (each producer is told)
             for end in ends:
                 book.failed(end.offset)
