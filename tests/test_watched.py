@@ -472,10 +472,10 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "broker/replication/promotion.py": ("broker-telling",),
     "broker/server.py": (
         *("broker-connections", "broker-rules", "broker-saving", "broker-delays"),
-        *("broker-transactions", "broker-expiry"),
+        *("broker-half-messages", "broker-expiry"),
     ),
     "broker/waiting.py": ("broker-connections",),
-    "broker/transactions/service.py": ("broker-ends",),
+    "broker/half_messages/service.py": ("broker-ends",),
     "cli/_groups.py": "its end closes the consumer, whose loop then raises it",
     "cli/progress.py": ("headrace-progress",),
     "cli/supervision/channel.py": IN_PROCESSES,

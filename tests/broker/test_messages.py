@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.broker import BrokerSettings, EmbeddedBroker
-from headrace.broker.transactions.book import read_halves
+from headrace.broker.half_messages.book import read_halves
 from headrace.protocol.codes import RequestCode, ResponseCode, SysFlag
 from headrace.protocol.frames import Command
 from headrace.protocol.messages import Message, StoredMessage, decode_messages

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from headrace.broker import waiting
 from headrace.broker.clients import ClientRegistry, Notify, QueueLocks
 from headrace.broker.delays import DelayedDelivery
+from headrace.broker.half_messages import HalfMessages
 from headrace.broker.jobs import JobBook
 from headrace.broker.naming.registry import NameServer
 from headrace.broker.offsets import Questions
@@ -26,7 +27,6 @@ from headrace.broker.rewriting import Rewriting
 from headrace.broker.snapshots import BrokerTables
 from headrace.broker.static_topics import Rate
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX, is_compacted
-from headrace.broker.transactions import Transactions
 from headrace.errors import (
     BrokerBusyError,
     BrokerError,
@@ -111,7 +111,7 @@ class Core:
         self.follower: FollowerTask | None = None
         self.delays = DelayedDelivery(self)
         self.rewriting = Rewriting(self.tables, self.locks, self.delays)
-        self.transactions = Transactions(self)
+        self.half_messages = HalfMessages(self)
         #: What clients were asked.
         self.questions = Questions()
         #: What was refused.

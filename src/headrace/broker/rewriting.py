@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.drafts import Draft
+from headrace.broker.half_messages.book import half_draft, is_half
 from headrace.broker.topics import DEAD_PREFIX, RETRY_PREFIX
-from headrace.broker.transactions.book import half_draft, is_half
 from headrace.protocol.codes import SysFlag
 from headrace.protocol.properties import (
     DELAY,

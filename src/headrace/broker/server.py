@@ -195,7 +195,7 @@ class BrokerServer:
             topics=len(list(core.topics)),
             groups=len(groups),
             jobs=len(list(core.jobs.items())),
-            open_transactions=core.transactions.open_count(),
+            open_transactions=core.half_messages.open_count(),
             replication=core.replication.info(),
             store=core.store.statistics(),
         )
@@ -252,7 +252,7 @@ class BrokerServer:
                 core.follower = FollowerTask(core.replication, core.tables, self._reopen)
             await asyncio.to_thread(core.compact_all)
             restore_jobs(core)
-            core.transactions.restore()
+            core.half_messages.restore()
         except BaseException:
             store.close()
             raise
@@ -280,7 +280,7 @@ class BrokerServer:
         for announcer in self._announcers:
             announcer.start()
         core.work.keep("broker-delays", core.delays.run())
-        core.work.keep("broker-transactions", core.transactions.run())
+        core.work.keep("broker-half-messages", core.half_messages.run())
         core.work.keep("broker-expiry", self._look_around_now_and_then())
         if core.follower is not None:
             core.follower.start()

@@ -512,7 +512,7 @@ async def promote_broker(core: Core, request: Request) -> Command:
 
     def restore() -> None:
         restore_jobs(core)
-        core.transactions.restore()
+        core.half_messages.restore()
 
     force = request.flag("force")
     answer = await promotion.promote(core.replication, core.follower, restore, force=force)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.broker.drafts import Draft
+from headrace.broker.half_messages.book import Outcome
+from headrace.broker.half_messages.service import HalfMessageEnd
 from headrace.broker.requests import Request, failure
 from headrace.broker.rewriting import is_special
 from headrace.broker.topics import CLOSED_TOPICS, RETRY_PREFIX
-from headrace.broker.transactions.book import Outcome
-from headrace.broker.transactions.service import HalfMessageEnd
 from headrace.errors import (
     InvalidParameterError,
     MessageRejectedError,
@@ -63,7 +63,7 @@ async def end_transaction(core: Core, request: Request) -> Command:
             request.flag("fromTransactionCheck"),
             request.command.ext.get("topic"),
         )
-        await core.transactions.end(ending)
+        await core.half_messages.end(ending)
     return request.reply()
 
 

@@ -1,4 +1,4 @@
-"""Transactions under kills at random times: each ends once, as its producer said."""
+"""Half messages under kills at random times: each ends once, as its producer said."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def bodies(wire: Wire) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(25, marks=pytest.mark.soak)])
-def test_each_transaction_ends_once_whenever_the_broker_is_killed(
+def test_each_half_message_ends_once_whenever_the_broker_is_killed(
     tmp_path: Path, kills: int
 ) -> None:
     chance, said, stop = random.Random(SEED), Said(), threading.Event()

@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.broker.transactions.book import (
+from headrace.broker.half_messages.book import (
     Half,
+    HalfMessageBook,
     HalfMessageState,
     Outcome,
     ReadProgress,
-    TransactionBook,
 )
 
 TIMEOUT, INTERVAL = 6_000, 30_000
 
 
-def book_of(count: int, *, immunity: int | None = None) -> TransactionBook:
-    book = TransactionBook(TIMEOUT, INTERVAL)
+def book_of(count: int, *, immunity: int | None = None) -> HalfMessageBook:
+    book = HalfMessageBook(TIMEOUT, INTERVAL)
     for offset in range(count):
         book.prepared(Half(offset, 100 * offset, stored=1000 * offset, immunity=immunity))
     return book
 
 
-def due(book: TransactionBook, now: int) -> list[tuple[int, int]]:
+def due(book: HalfMessageBook, now: int) -> list[tuple[int, int]]:
     return [(half.offset, checks) for half, checks in book.due(now)]
 
 
@@ -90,13 +90,13 @@ def test_half_messages_that_the_log_lost_are_forgotten() -> None:
     book.lost(2)
     assert (book.standing(0), book.standing(2)) == (HalfMessageState.PAST, HalfMessageState.OPEN)
     assert book.progress.halves == 2
-    fresh = TransactionBook(TIMEOUT, INTERVAL)
+    fresh = HalfMessageBook(TIMEOUT, INTERVAL)
     fresh.lost(7)
     assert fresh.seen == 7
 
 
 def test_old_ends_are_forgotten_but_not_those_that_a_restart_needs() -> None:
-    book = TransactionBook(TIMEOUT, INTERVAL)
+    book = HalfMessageBook(TIMEOUT, INTERVAL)
     for offset in range(200_000):
         book.prepared(Half(offset, 0, stored=0))
         book.ended([offset], Outcome.COMMITTED, marks=offset + 1)
@@ -106,9 +106,9 @@ def test_old_ends_are_forgotten_but_not_those_that_a_restart_needs() -> None:
 
 def read_again(
     progress: ReadProgress, halves: list[Half], marks: list[tuple[int, Outcome | int]]
-) -> TransactionBook:
+) -> HalfMessageBook:
     """Read the two queues from where an earlier book stood, as a broker does at its start."""
-    book = TransactionBook(TIMEOUT, INTERVAL, progress)
+    book = HalfMessageBook(TIMEOUT, INTERVAL, progress)
     for half in halves[book.seen :]:
         book.prepared(half)
     for number, (offset, mark) in enumerate(marks):
@@ -124,7 +124,7 @@ def read_again(
 @given(st.data())
 def test_restarts_find_what_is_open_from_any_progress_before(data: st.DataObject) -> None:
     """Whatever was saved last, reading on from there gives the same book, again and again."""
-    book = TransactionBook(TIMEOUT, INTERVAL)
+    book = HalfMessageBook(TIMEOUT, INTERVAL)
     halves: list[Half] = []
     marks: list[tuple[int, Outcome | int]] = []
     saved = [book.progress]

@@ -1,4 +1,4 @@
-"""Transaction messages through a whole broker: commit, rollback, check-back, crashes."""
+"""Half messages through a whole broker: commit, rollback, check-back, crashes."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_an_end_must_name_the_group_and_both_offsets(
 
 
 @pytest.mark.parametrize("delay", ["DELAY\0013\2", "TIMER_DELAY_SEC\0015\2"])
-def test_a_transaction_cannot_be_delayed(wire: Wire, delay: str) -> None:
+def test_a_half_message_cannot_be_delayed(wire: Wire, delay: str) -> None:
     refused = wire.put("t", b"x", i=f"TRAN_MSG\1true\2PGROUP\1p\2{delay}", f=4)
     assert refused.code == 13
     assert "a transaction cannot be delayed" in str(refused.remark)
@@ -180,7 +180,7 @@ def test_a_transaction_cannot_be_delayed(wire: Wire, delay: str) -> None:
     assert wire.put(HALF, b"x").code == 16
 
 
-def test_many_transactions_end_in_one_go(wire: Wire) -> None:
+def test_many_half_messages_end_in_one_go(wire: Wire) -> None:
     halves = [prepare(wire, b"%d" % number) for number in range(100)]
     numbers = [
         wire.send(RequestCode.END_TRANSACTION, **ending(half, ROLLBACK if n % 3 else COMMIT))
@@ -262,7 +262,7 @@ def test_a_message_can_ask_for_more_time_and_then_only_an_answer_counts(asking: 
     assert len(held(asking)) == 1
 
 
-def test_open_transactions_and_their_checks_survive_restarts(
+def test_open_half_messages_and_their_checks_survive_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interval = timedelta(minutes=1)

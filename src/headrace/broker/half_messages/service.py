@@ -1,4 +1,4 @@
-"""The thin shell around the book of transactions: reads the log, writes ends, asks producers."""
+"""The thin shell around the book of half messages: reads the log, writes ends, asks producers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.broker.topics import DISCARD_TOPIC, HALF_TOPIC, MARK_TOPIC, TopicTable
-from headrace.broker.transactions.book import (
+from headrace.broker.half_messages.book import (
     Half,
+    HalfMessageBook,
     HalfMessageState,
     Outcome,
     ReadProgress,
-    TransactionBook,
     check_marks,
     committed,
     discarded,
@@ -23,6 +22,7 @@ from headrace.broker.transactions.book import (
     read_halves,
     read_marks,
 )
+from headrace.broker.topics import DISCARD_TOPIC, HALF_TOPIC, MARK_TOPIC, TopicTable
 from headrace.errors import BrokerError, NotFoundError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.messages import StoredMessage, decode_messages
@@ -94,8 +94,8 @@ class _Broker(Protocol):
     async def appended(self, appends: list[QueueAppend]) -> list[AppendResult]: ...
 
 
-class Transactions:
-    """All transactions of a broker.
+class HalfMessages:
+    """All half messages of a broker, RocketMQ's transactions.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Transactions:
             core.offsets.get(_GROUP, HALF_TOPIC, 0) or 0,
             core.offsets.get(_GROUP, MARK_TOPIC, 0) or 0,
         )
-        self._book = TransactionBook(self._timeout, interval, saved)
+        self._book = HalfMessageBook(self._timeout, interval, saved)
         self._waiting: list[_End] = []
         self._written: dict[int, _End] = {}
         self._is_writing = False
@@ -333,7 +333,7 @@ class Transactions:
 
 
 def read_immunity(message: StoredMessage) -> int | None:
-    """Tell for how long, in ms, a producer must not be asked, None when it did not say."""
+    """Return for how long, in ms, a producer must not be asked, None when it did not say."""
     try:
         seconds = int(message.properties.get(CHECK_IMMUNITY_TIME, "-1"))
     except ValueError:

@@ -1,7 +1,7 @@
 """Half messages: which are open, how each of the others ended, and when to ask its producer.
 
-No I/O: what the logs say goes in, by :meth:`TransactionBook.prepared`, :meth:`~TransactionBook.ended`
-and :meth:`~TransactionBook.checked`, also when a broker starts and reads them again; what comes out
+No I/O: what the logs say goes in, by :meth:`HalfMessageBook.prepared`, :meth:`~HalfMessageBook.ended`
+and :meth:`~HalfMessageBook.checked`, also when a broker starts and reads them again; what comes out
 are the checks that are due.
 """
 
@@ -104,7 +104,7 @@ class _Open:
     marks: int = 0
 
 
-class TransactionBook:
+class HalfMessageBook:
     """All half messages of a broker.
 
     Parameters
@@ -118,7 +118,7 @@ class TransactionBook:
 
     Examples
     --------
-    >>> book = TransactionBook(timeout=6000, interval=30_000)
+    >>> book = HalfMessageBook(timeout=6000, interval=30_000)
     >>> book.prepared(Half(offset=0, position=100, stored=0))
     >>> book.next_due(), book.due(now=6000)
     (6000, [(Half(offset=0, position=100, stored=0, immunity=None), 0)])
@@ -167,7 +167,7 @@ class TransactionBook:
         heapq.heappush(self._agenda, (due, half.offset))
 
     def standing(self, offset: int) -> HalfMessageState | Outcome:
-        """Tell where a half message stands."""
+        """Return where a half message stands."""
         found = self._open.get(offset)
         if found is not None:
             return HalfMessageState.ENDING if found.is_ending else HalfMessageState.OPEN
@@ -241,7 +241,7 @@ class TransactionBook:
             heapq.heappop(self._agenda)
 
 
-# What transactions keep in the log: half messages, marks of their ends, and what they become.
+# What is kept in the log: half messages, marks of their ends, and what they become.
 
 _ENDED, _CHECKED = "d", "c"
 _OUTCOME = "HEADRACE_OUTCOME"
@@ -263,7 +263,7 @@ class QueueMark:
 
 
 def is_half(draft: Draft) -> bool:
-    """Tell whether a message that was sent is half a transaction."""
+    """Return whether a message that was sent is a half message."""
     prepared = draft.sys_flag & _TRANSACTION == SysFlag.PREPARED
     return prepared or draft.properties.get(TRAN_MSG, "").lower() == "true"
 
