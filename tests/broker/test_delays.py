@@ -14,7 +14,7 @@ from headrace.broker import BrokerSettings, EmbeddedBroker, spawn_broker
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.messages import StoredMessage, decode_messages
 from headrace.protocol.routes import loads
-from tests.broker.test_keeping import store_of
+from tests.broker.test_compaction_and_retention import store_of
 from tests.broker.wire import JobWire, Wire
 
 FAST = BrokerSettings(delay_levels="60ms 150ms")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headrace.broker import EmbeddedBroker
-from headrace.broker.offsets import Questions
+from headrace.broker.offsets import ClientRequests
 from headrace.broker.settings import Limits
 from headrace.errors import RequestTimeoutError
 from headrace.protocol.codes import RequestCode, ResponseCode
@@ -80,11 +80,11 @@ class Deaf:
     address = ("127.0.0.1", 1)
     limits = Limits()
 
-    def __init__(self, questions: Questions) -> None:
-        self._questions = questions
+    def __init__(self, requests: ClientRequests) -> None:
+        self._requests = requests
 
     def send(self, command: Command) -> None:
-        self._questions.answered(2, command.reply(ResponseCode.SUCCESS, None, None, b""))
+        self._requests.answered(2, command.reply(ResponseCode.SUCCESS, None, None, b""))
 
     def hold(self, size: int) -> None: ...
 
@@ -92,10 +92,10 @@ class Deaf:
 
 
 def test_answer_that_does_not_come_in_time_or_from_another_is_none() -> None:
-    questions = Questions()
+    requests = ClientRequests()
     with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:1 did not answer"):
-        asyncio.run(questions.ask(Deaf(questions), 307, {}, b"", 0.01))
-    assert len(questions) == 0
+        asyncio.run(requests.ask(Deaf(requests), 307, {}, b"", 0.01))
+    assert len(requests) == 0
 
 
 def test_members_tell_how_far_they_are(wire: JobWire) -> None:

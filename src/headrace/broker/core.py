@@ -20,7 +20,7 @@ from headrace.broker.delays import DelayedDelivery
 from headrace.broker.half_messages import HalfMessages
 from headrace.broker.jobs import JobBook
 from headrace.broker.naming.registry import NameServer
-from headrace.broker.offsets import Questions
+from headrace.broker.offsets import ClientRequests
 from headrace.broker.replication.replicas import Replication
 from headrace.broker.requests import Outcome, Peer, Refusals, Request
 from headrace.broker.rewriting import Rewriting
@@ -112,8 +112,7 @@ class Core:
         self.delays = DelayedDelivery(self)
         self.rewriting = Rewriting(self.tables, self.locks, self.delays)
         self.half_messages = HalfMessages(self)
-        #: What clients were asked.
-        self.questions = Questions()
+        self.client_requests = ClientRequests()
         #: What was refused.
         self.refusals = Refusals()
         #: Messages given to consumers so far.
@@ -255,7 +254,7 @@ class Core:
             config = self.groups.peek(notice.group)
             if peer is not None and (config is None or config.notify_consumer_ids_changed_enable):
                 code, ext = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": notice.group}
-                self.questions.tell(peer, code, ext)
+                self.client_requests.tell(peer, code, ext)
 
     def append(self, appends: list[QueueAppend], done: waiting.OnAppended) -> None:
         """Append messages and call back, on the loop, when they are stored or were refused."""

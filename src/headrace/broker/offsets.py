@@ -134,13 +134,13 @@ _ONEWAY = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _ClientRequest:
     peer: int
     answer: asyncio.Future[Command]
 
 
-class Questions:
-    """What the broker asked its clients and was not answered yet.
+class ClientRequests:
+    """Requests of the broker to its clients that are not answered yet.
 
     Both sides number their requests, each for itself: an answer counts only if it comes on the
     connection that was asked.
@@ -148,7 +148,7 @@ class Questions:
 
     def __init__(self) -> None:
         self._opaque = 0
-        self._open: dict[int, _Question] = {}
+        self._open: dict[int, _ClientRequest] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -171,7 +171,7 @@ class Questions:
         self._opaque += 1
         number = self._opaque
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self._open[number] = _Question(peer.number, answer)
+        self._open[number] = _ClientRequest(peer.number, answer)
         peer.send(Command(code, dict(ext), body, opaque=number))
         try:
             return await asyncio.wait_for(answer, seconds)
@@ -185,16 +185,16 @@ class Questions:
 
     def answered(self, peer: int, command: Command) -> None:
         """Take what a client answered; what nobody asked is dropped."""
-        question = self._open.get(command.opaque)
-        if question is not None and question.peer == peer and not question.answer.done():
-            question.answer.set_result(command)
+        asked = self._open.get(command.opaque)
+        if asked is not None and asked.peer == peer and not asked.answer.done():
+            asked.answer.set_result(command)
 
     def gone(self, peer: int) -> None:
         """Forget a client that is gone."""
-        for question in self._open.values():
-            if question.peer == peer and not question.answer.done():
+        for asked in self._open.values():
+            if asked.peer == peer and not asked.answer.done():
                 message = "the client closed its connection before it answered"
-                question.answer.set_exception(RequestTimeoutError(message))
+                asked.answer.set_exception(RequestTimeoutError(message))
 
 
 _Place = tuple[str, str, int]

@@ -267,7 +267,7 @@ class BrokerServer:
         if guard is not None:
             dispatch = Door(guard, self._dispatch, core.refusals, core.work)
         self._hooks = Hooks(
-            dispatch, self._connected, self._disconnected, core.questions.answered, ledger
+            dispatch, self._connected, self._disconnected, core.client_requests.answered, ledger
         )
         gate = Admission(self._settings.limits, self._settings.tls_mode, tls)
         self._listener = Listener(listener, self._connection, gate)
@@ -324,7 +324,7 @@ class BrokerServer:
             self._deserted.set()
         del core.peers[connection.number]
         core.polls.abandon(connection.number)
-        core.questions.gone(connection.number)
+        core.client_requests.gone(connection.number)
         core.replication.disconnected(connection.number)
         core.names.registry.disconnect(connection.number)
         core.notify(core.clients.disconnect(connection.number))

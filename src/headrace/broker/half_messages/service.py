@@ -31,7 +31,7 @@ from headrace.store import AppendResult, MessageStore, QueueAppend, ReadStatus
 
 if TYPE_CHECKING:
     from headrace.broker.clients import ClientRegistry
-    from headrace.broker.offsets import ConsumerOffsets, Questions
+    from headrace.broker.offsets import ClientRequests, ConsumerOffsets
     from headrace.broker.replication.replicas import Replication
     from headrace.broker.requests import Peer
     from headrace.broker.settings import BrokerSettings
@@ -84,7 +84,7 @@ class _Broker(Protocol):
     offsets: ConsumerOffsets
     clients: ClientRegistry
     peers: dict[int, Peer]
-    questions: Questions
+    client_requests: ClientRequests
     replication: Replication
     work: BackgroundWork
 
@@ -326,7 +326,7 @@ class HalfMessages:
             }
             body = question(message, checks)
             peer = core.peers[members[checks % len(members)].peer]
-            core.questions.tell(peer, RequestCode.CHECK_TRANSACTION_STATE, ext, body)
+            core.client_requests.tell(peer, RequestCode.CHECK_TRANSACTION_STATE, ext, body)
             return True
 
         return ask

@@ -43,7 +43,9 @@ async def _forward(core: Core, request: Request, body: Buffer) -> Command:
         if member.client_id == client and peer is not None:
             ext = request.command.ext | {"brokerName": core.name}
             try:
-                answer = await core.questions.ask(peer, request.command.code, ext, body, _PATIENCE)
+                answer = await core.client_requests.ask(
+                    peer, request.command.code, ext, body, _PATIENCE
+                )
             except RequestTimeoutError as error:
                 remark = f"consumer <{group}> <{client}> Exception: {error}"
                 return request.reply(ResponseCode.SYSTEM_ERROR, remark)
@@ -92,7 +94,7 @@ async def _status(core: Core, member: Member, topic: str, group: str) -> dict[st
         return None
     code, ext = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}
     try:
-        answer = await core.questions.ask(peer, code, ext, b"", _PATIENCE)
+        answer = await core.client_requests.ask(peer, code, ext, b"", _PATIENCE)
     except RequestTimeoutError:
         return None
     body = loads(answer.payload or b"{}", dict[str, dict[str, int]])

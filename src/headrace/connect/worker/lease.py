@@ -133,7 +133,7 @@ JoinAgain = Callable[[], Awaitable[None]]
 _LOOK, _LOOKS = 1.0, 8
 
 
-class Tenure:
+class WorkerMembership:
     """Keeps a worker's lease: renews it as the log is read, and passes it on to what runs.
 
     Parameters

@@ -247,7 +247,7 @@ class Asker(Forgetter, Protocol):
         """Note that a connector could not say what its tasks are."""
 
 
-class TaskQuestions:
+class TaskReconfiguration:
     """Asks connectors that run here for their tasks, none of them twice at a time.
 
     Parameters

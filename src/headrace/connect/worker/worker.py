@@ -39,11 +39,11 @@ from headrace.connect.worker.launching import (
     Remark,
     UnitCopy,
 )
-from headrace.connect.worker.lease import JoinAgain, Tenure, WorkerRights
+from headrace.connect.worker.lease import JoinAgain, WorkerMembership, WorkerRights
 from headrace.connect.worker.outbox import Outbox
 from headrace.connect.worker.planning import PassPlan, Periodic, WorkerStatistics, may_start, plan
 from headrace.connect.worker.reporting import AutoRestarts, Startup
-from headrace.connect.worker.roster import Forgetting, Roster, TaskQuestions
+from headrace.connect.worker.roster import Forgetting, Roster, TaskReconfiguration
 from headrace.connect.worker.settings import MEMORY_KEY, WorkerSettings, limits_of, memory_of
 from headrace.errors import ConnectNotFoundError, WorkerStoppingError
 
@@ -144,12 +144,12 @@ class Worker:
         self._heir = heir
         self._follower = LogFollower(log, self._heard)
         self._outbox = Outbox(self._follower, self.name, self._dropped, self.end_by)
-        self._tenure = Tenure(settings, log, self._follower, launcher, join_again)
-        interval = min(settings.pass_interval.total_seconds(), self._tenure.interval)
+        self._membership = WorkerMembership(settings, log, self._follower, launcher, join_again)
+        interval = min(settings.pass_interval.total_seconds(), self._membership.interval)
         self._passes = Periodic(self._pass, interval, name="connect-passes", on_failure=self.end_by)
         self.restarts = AutoRestarts(self._restart_by_itself)
         self._roster = Roster()
-        self._questions = TaskQuestions(self, self.settings.call_timeout.total_seconds())
+        self._reconfiguration = TaskReconfiguration(self, settings.call_timeout.total_seconds())
         self._forgetting = Forgetting(self, launcher)
         self._tasks: set[asyncio.Task[None]] = set()
         self._state = "starting"
@@ -206,7 +206,7 @@ class Worker:
         if self._follower.lost is not None:
             return f"the log cannot be read: {self._follower.lost}"
         if self.is_cut_off:
-            return self._tenure.trouble
+            return self._membership.trouble
         if (since := self._outbox.failing_for) is not None:
             return f"the log has not been writable for {since:.0f} s: {self._outbox.failure}"
         if self._state != "running" or self._passes.last_run is None:
@@ -234,8 +234,8 @@ class Worker:
         left = list(self.view.alive(self.name))
         if left and not self._heir:
             self.startup.step("waits until others may run what an earlier one of its name ran")
-            await self._tenure.outlive()
-        self._tenure.begin()
+            await self._membership.outlive()
+        self._membership.begin()
         for status in left:
             # The launcher has ended what a predecessor of this name left behind.
             phase = Phase.ERROR if status.phase is Phase.ERROR else Phase.NEW
@@ -261,7 +261,7 @@ class Worker:
             self._state = "stopped"
             await self._passes.stop()
             await self._outbox.stop()
-            await self._questions.stop()
+            await self._reconfiguration.stop()
             await self._forgetting.stop()
             for task in list(self._tasks):
                 task.cancel()
@@ -360,7 +360,7 @@ class Worker:
         """
         name = copy.id.connector
         if isinstance(event, ReconfigureAsked):
-            self._questions.want(name)
+            self._reconfiguration.want(name)
         elif isinstance(event, OutsideChanged):
             logger.info("%s is started again: a value from outside has changed", name)
             again = RestartAsked(request=new_request(), name=name, tasks="all")
@@ -393,10 +393,10 @@ class Worker:
                 logger.warning("a level is not set here: %s", error)
 
     def _runs_well(self) -> bool:
-        return self._state == "running" and self._tenure.standing() is WorkerRights.HELD
+        return self._state == "running" and self._membership.standing() is WorkerRights.HELD
 
     async def _pass(self) -> None:
-        standing = self._tenure.standing()
+        standing = self._membership.standing()
         if self._state != "running":
             return  # it stops what it runs, and keeps its lease for as long as that takes
         silent = (self._outbox.failing_for or 0.0) > self.settings.fence_after.total_seconds()
@@ -405,7 +405,7 @@ class Worker:
             return
         found = plan(self.view, self.name, self._roster.units(), self._mine)
         self._apply(found)
-        self._questions.ask(found.asks)
+        self._reconfiguration.ask(found.asks)
         self._forgetting.consider(first=self._is_first())
 
     async def _halt(self, standing: WorkerRights) -> None:
@@ -413,7 +413,7 @@ class Worker:
         for copy in self._roster:
             copy.stop(force=standing is WorkerRights.OVER)
         if standing is WorkerRights.OVER and not self._roster.units():
-            await self._tenure.begin_again()
+            await self._membership.begin_again()
 
     def _apply(self, found: PassPlan) -> None:
         for stop in found.stops:

@@ -1,6 +1,6 @@
 """What a real Kafka Connect 4.1.1 answers, written down.
 
-``python -m tests.connect.rest.beside.recording`` asks one and writes the file anew.
+``python -m tests.connect.rest.compatibility.recording`` asks one and writes the file anew.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.connect.rest.beside.answers import answers_of
-from tests.connect.rest.beside.requests import LINES, OTHERS
+from tests.connect.rest.compatibility.answers import answers_of
+from tests.connect.rest.compatibility.requests import LINES, OTHERS
 from tests.connect.servers.kafka import KafkaServer, running_kafka
 from tests.connect.servers.kafka_connect import running_kafka_connect
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.connect.rest.beside.requests import GROUPS, Asked, Until
+from tests.connect.rest.compatibility.requests import GROUPS, Asked, Until
 
 __all__ = ["answers_of"]
 

@@ -14,10 +14,15 @@ import pytest
 from headrace.connect.hosts import HostSettings
 from tests.connect.fakes.launcher import FakePositions
 from tests.connect.hosts.running import WithoutData
-from tests.connect.rest.beside.answers import answers_of
-from tests.connect.rest.beside.differences import DIFFERENCES, Aspect, aspects_that_differ, table
-from tests.connect.rest.beside.recording import answers_of_kafka_connect, recorded
-from tests.connect.rest.beside.requests import GROUPS, Asked
+from tests.connect.rest.compatibility.answers import answers_of
+from tests.connect.rest.compatibility.differences import (
+    DIFFERENCES,
+    Aspect,
+    aspects_that_differ,
+    table,
+)
+from tests.connect.rest.compatibility.recording import answers_of_kafka_connect, recorded
+from tests.connect.rest.compatibility.requests import GROUPS, Asked
 from tests.connect.running import quick_settings, running
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference" / "connect-rest.md"
