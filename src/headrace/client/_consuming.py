@@ -203,7 +203,7 @@ def _wait(retry: deliveries.Retry, times: int) -> dict[str, str]:
     return {DELAY: str(level)} if level is not None else {TIMER_DELAY_MS: str(retry.delay // _MS)}
 
 
-logger = logging.getLogger("headrace.client")
+logger = logging.getLogger(__name__)
 
 GiveBack = Callable[["ProcessQueue", "StoredMessage", deliveries.Outcome], Awaitable[None]]
 _PAUSE = 1.0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.protocol.routes import MessageQueue
 
 
-logger = logging.getLogger("headrace.client")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

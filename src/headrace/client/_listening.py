@@ -16,7 +16,7 @@ from headrace.errors import ProtocolError
 from headrace.protocol.messages import StoredMessage, readable
 from headrace.user_lines import user_line
 
-logger = logging.getLogger("headrace.client")
+logger = logging.getLogger(__name__)
 
 Listener = Callable[["StoredMessage"], "Outcome | Awaitable[Outcome]"]
 """A user's function of one message: plain (called on a thread) or ``async``."""

@@ -238,7 +238,7 @@ class MemberLocks:
         return asyncio.get_running_loop().time()
 
 
-logger = logging.getLogger("headrace.client")
+logger = logging.getLogger(__name__)
 
 
 class PushEngine:

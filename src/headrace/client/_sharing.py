@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.protocol.routes import MessageQueue
 
 
-logger = logging.getLogger("headrace.client")
+logger = logging.getLogger(__name__)
 
 #: Pause before the next look while not all of the share could be taken, in seconds.
 _SOON = 1.0

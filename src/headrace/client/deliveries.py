@@ -88,7 +88,7 @@ def delay_level_of(delay: timedelta) -> int | None:
     return DELAY_LEVELS.index(delay) + 1 if delay in DELAY_LEVELS else None
 
 
-logger = logging.getLogger("headrace.client")
+logger = logging.getLogger(__name__)
 
 
 class Delivery:

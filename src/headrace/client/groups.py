@@ -65,7 +65,7 @@ async def follow(
         yield result
 
 
-logger = logging.getLogger("headrace.client")
+logger = logging.getLogger(__name__)
 _MIB = 1024 * 1024
 
 

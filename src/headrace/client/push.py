@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.protocol.routes import MessageQueue
 
 
-logger = logging.getLogger("headrace.client")
+logger = logging.getLogger(__name__)
 
 
 class AsyncPushConsumer(Openable):

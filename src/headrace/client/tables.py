@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.protocol.routes import MessageQueue
 
 
-logger = logging.getLogger("headrace.client")
+logger = logging.getLogger(__name__)
 
 _PULL_MESSAGES = 1_000_000
 _PULL_BYTES = 4 * 1024 * 1024

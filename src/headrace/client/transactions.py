@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.client.client import AsyncClient
 
 
-logger = logging.getLogger("headrace.client")
+logger = logging.getLogger(__name__)
 
 
 class LocalTransactionState(enum.Enum):
