@@ -248,7 +248,7 @@ class Core:
         return self._turns.setdefault(commit_topic, asyncio.Lock())
 
     def notify(self, notices: Iterable[Notify]) -> None:
-        """Tell members that their groups changed."""
+        """Notify members that their groups changed."""
         for notice in notices:
             peer = self.peers.get(notice.peer)
             config = self.groups.peek(notice.group)

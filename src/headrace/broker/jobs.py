@@ -32,7 +32,7 @@ _RESTORE = (
 _STOP = "Another driver runs this job now; stop this one."
 
 Staged = Callable[[StagedPart], tuple[int, int]]
-"""Function that returns how many chunks and records are held of a part."""
+"""Returns how many chunks and records are held of a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

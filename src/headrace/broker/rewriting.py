@@ -81,7 +81,7 @@ def sent_back(message: StoredMessage, asked: SendBackRequest) -> Draft:
 
 
 def is_dead(reconsume_times: int, most_times: int, *, in_order: bool) -> bool:
-    """Return whether a message is dead that a consumer itself sends to its retry topic.
+    """Return whether a message that a consumer sends to its retry topic itself goes no further.
 
     A group that consumes in order sends one only when it has given up.
 
@@ -103,7 +103,7 @@ _SPECIAL = re.compile(rf"(?:^|\x02)(?:{'|'.join(_PROPERTIES)})\x01")
 
 
 def is_special(topic: str, sys_flag: int, properties: str) -> bool:
-    r"""Return whether a rule may apply to a message: most messages take the short way.
+    r"""Return whether a rule may apply to a message: most take the short way.
 
     >>> is_special("lines", 0, "KEYS\x01k\x02"), is_special("lines", 0, "DELAY\x013\x02")
     (False, True)

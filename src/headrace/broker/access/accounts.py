@@ -18,7 +18,7 @@ from headrace.errors import SettingsError
 # Patterns of client addresses, as RocketMQ's white lists write them.
 
 AddressPattern = Callable[[str], bool]
-"""Tells whether an address is meant."""
+"""Returns whether an address is meant."""
 
 _PART = re.compile(r"\*|\d{1,3}(-\d{1,3})?|\{\d{1,3}(,\d{1,3})*\}")
 
@@ -134,7 +134,7 @@ class AccessRules:
     trusted: tuple[AddressPattern, ...] = ()
 
     def trusts(self, address: str) -> bool:
-        """Tell whether everything from an address is allowed."""
+        """Return whether everything from an address is allowed."""
         return any(matches(address) for matches in self.trusted)
 
 

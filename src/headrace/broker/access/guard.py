@@ -50,7 +50,7 @@ Finder: TypeAlias = "Callable[[Request], Iterator[Need]]"
 
 
 def topic_need(name: str, permission: Permission) -> Need:
-    """Say what is needed of a topic; a group's own topics belong to the group.
+    """Return what is needed of a topic; a group's own topics belong to the group.
 
     >>> topic_need("%RETRY%g", Permission.PUB)
     Need(kind='group', name='g', permission=<Permission.SUB: 8>)
@@ -65,7 +65,7 @@ def topic_need(name: str, permission: Permission) -> Need:
 
 
 def group_need(name: str) -> Need:
-    """Say what is needed of a consumer group."""
+    """Return what is needed of a consumer group."""
     return Need("group", name, SUB)
 
 
@@ -376,7 +376,7 @@ class Door:
 
 
 def identified(rules: AccessRules, request: Request) -> tuple[str | None, Account | None]:
-    """Say why nobody knows who asks, or which account it is, where that one may not do all."""
+    """Return why nobody knows who asks, or which account it is, where that one may not do all."""
     address = request.peer.address[0]
     if rules.trusts(address):
         return None, None
@@ -394,7 +394,7 @@ def identified(rules: AccessRules, request: Request) -> tuple[str | None, Accoun
 
 
 def lacks(account: Account, request: Request) -> str | None:
-    """Say what an account lacks for a request; None: nothing.
+    """Return what an account lacks for a request; None: nothing.
 
     Raises
     ------

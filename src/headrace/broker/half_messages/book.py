@@ -212,7 +212,7 @@ class HalfMessageBook:
                 heapq.heappush(self._agenda, (found.due, offset))
 
     def next_due(self) -> int | None:
-        """Tell when the next check is due, ms since 1970; None when nothing is open."""
+        """Return when the next check is due, ms since 1970; None when nothing is open."""
         self._drop_stale()
         return self._agenda[0][0] if self._agenda else None
 

@@ -114,7 +114,7 @@ def heartbeat(core: Core, request: Request) -> Command:
 
 
 def query_data_version(core: Core, request: Request) -> Command:
-    """Tell a broker whether it must register anew, and take it for a sign of life."""
+    """Answer whether a broker must register anew, and take it for a sign of life."""
     registry, place = core.names.registry, _place(request)
     changed = registry.has_changed(place, request.body(routes.DataVersion))
     registry.touch(place, now=core.loop.time())
@@ -234,7 +234,7 @@ def _own_queues(core: Core, config: routes.TopicConfig) -> routes.QueueData:
 
 
 def get_route(core: Core, request: Request) -> Command:
-    """Tell where a topic's queues are."""
+    """Return where a topic's queues are."""
     topic = request.text("topic")
     config = core.topics.find(topic)
     queues = core.names.registry.queues(topic)
@@ -259,7 +259,7 @@ def get_route(core: Core, request: Request) -> Command:
 
 
 def get_cluster(core: Core, request: Request) -> Command:
-    """Tell which brokers there are."""
+    """Return which brokers there are."""
     brokers = _brokers(core)
     clusters: dict[str, list[str]] = {}
     for name, data in sorted(brokers.items()):
@@ -311,7 +311,7 @@ _VERSION = "V5_3_3"
 
 
 def get_runtime_info(core: Core, request: Request) -> Command:
-    """Tell what the broker holds and how full its disk is."""
+    """Return what the broker holds and how full its disk is."""
     store = core.store.statistics()
     disk = shutil.disk_usage(core.folder)
     table = {
@@ -340,7 +340,7 @@ def get_runtime_info(core: Core, request: Request) -> Command:
 
 
 def _compaction(store: StoreStatistics) -> dict[str, str]:
-    """Tell how topics that keep the newest message of each key are."""
+    """Return how topics that keep the newest message of each key are."""
     done, reput = store.compaction, store.reput
     written = f"{done.bytes_written / reput.bytes:.2f}" if reput.bytes else "0"
     return {
@@ -414,7 +414,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def greet(core: Core, request: Request) -> Command:
-    """Tell a follower about the log, and take it up."""
+    """Take up a follower, and describe the log to it."""
     replication = core.replication
     if replication.role is Role.FOLLOWER:
         replication.require(Role.PRIMARY)

@@ -105,7 +105,7 @@ async def _status(core: Core, member: Member, topic: str, group: str) -> dict[st
 
 
 def query_assignment(core: Core, request: Request) -> Command:
-    """Tell a member which queues it is to read, for clients that leave that to the broker."""
+    """Return which queues a member is to read, for clients that leave that to the broker."""
     asked = request.body(dict[str, object])
     topic, name = str(asked.get("topic", "")), str(asked.get("consumerGroup", ""))
     strategy = asked.get("strategyName")
@@ -222,7 +222,7 @@ async def send_back(core: Core, request: Request) -> Command:
 
 
 def get_delay_offsets(core: Core, request: Request) -> Command:
-    """Tell how far the delivery of delayed messages has come, by level."""
+    """Return how far the delivery of delayed messages has come, by level."""
     version = DataVersion(timestamp=core.tables.started, counter=core.store.statistics().units)
     levels = core.delays.scheduler.progress.levels
     table = {str(level): offset for level, offset in sorted(levels.items())}
@@ -290,7 +290,7 @@ async def delete_unused_topics(core: Core, request: Request) -> Command:
 
 
 def view_stats(_core: Core, request: Request) -> Command:
-    """Tell a figure per minute, hour and day, of which this broker keeps none."""
+    """Return a figure per minute, hour and day, of which this broker keeps none."""
     name, key = request.text("statsName"), request.text("statsKey")
     return request.reply(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
 

@@ -83,7 +83,7 @@ def _restored(core: Core, commit_topic: str) -> JobState | None:
 
 
 def capabilities(_core: Core, request: Request) -> Command:
-    """Tell that this broker knows the requests of jobs."""
+    """Confirm that this broker knows the requests of jobs."""
     return request.reply(ext=dict(_CAPABILITIES))
 
 

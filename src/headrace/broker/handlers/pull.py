@@ -29,7 +29,7 @@ def _queue(core: Core, request: Request) -> tuple[str, LogicalQueue]:
 
 
 def query_consumer_offset(core: Core, request: Request) -> Command:
-    """Tell how far a group has come in a queue."""
+    """Return how far a group has come in a queue."""
     group = request.text("consumerGroup")
     topic, queue = _queue(core, request)
     offset = core.offsets.get(group, topic, queue.queue_id)
@@ -61,14 +61,14 @@ def update_consumer_offset(core: Core, request: Request) -> Command:
 
 
 def get_max_offset(core: Core, request: Request) -> Command:
-    """Tell the offset that the next message of a queue gets."""
+    """Return the offset that the next message of a queue gets."""
     topic, queue = _queue(core, request)
     offset = core.store.bounds(topic, queue.queue_id).max_offset
     return request.reply(ext={"offset": str(queue.logical(offset))})
 
 
 def get_min_offset(core: Core, request: Request) -> Command:
-    """Tell the first offset that a queue still holds."""
+    """Return the first offset that a queue still holds."""
     topic, queue = _queue(core, request)
     offset = core.store.bounds(topic, queue.queue_id).min_offset
     return request.reply(ext={"offset": str(queue.logical(offset))})
@@ -84,7 +84,7 @@ def search_offset_by_timestamp(core: Core, request: Request) -> Command:
 
 
 def get_earliest_store_time(core: Core, request: Request) -> Command:
-    """Tell when the first message of a queue was stored."""
+    """Return when the first message of a queue was stored."""
     topic, queue = _queue(core, request)
     queue_id = queue.queue_id
     bounds = core.store.bounds(topic, queue_id)

@@ -33,7 +33,7 @@ def topics_read(core: Core, group: str) -> list[str]:
 
 
 def get_consume_stats(core: Core, request: Request) -> Command:
-    """Tell how far a group has come in every queue that it reads, or in the topics named."""
+    """Return how far a group has come in every queue that it reads, or in the topics named."""
     name = request.text("consumerGroup")
     named = [request.text("topic", ""), *request.text("topicList", "").split(";")]
     topics = [topic for topic in named if topic] or topics_read(core, name)
@@ -72,7 +72,7 @@ def _stored(core: Core, topic: str, queue_id: int, offset: int) -> int:
 
 
 def get_all_consume_stats(core: Core, request: Request) -> Command:
-    """Tell how far all groups have come; with ``isOrder`` only those that consume in order."""
+    """Return how far all groups have come; with ``isOrder`` only those that consume in order."""
     in_order = request.flag("isOrder")
     rows: list[dict[str, list[object]]] = []
     behind = 0
@@ -88,7 +88,7 @@ def get_all_consume_stats(core: Core, request: Request) -> Command:
 
 
 def get_time_span(core: Core, request: Request) -> Command:
-    """Tell the times between which each queue holds messages, and how late a group is."""
+    """Return the times between which each queue holds messages, and how late a group is."""
     topic, group = request.text("topic"), request.text("group")
     rows = []
     for queue_id in range(core.topics.get(topic).write_queue_nums):
@@ -323,7 +323,7 @@ async def get_all_topic_config(core: Core, request: Request) -> Command:
 
 
 def get_topic_stats(core: Core, request: Request) -> Command:
-    """Tell the offsets of a topic's queues, and when each got its last message."""
+    """Return the offsets of a topic's queues, and when each got its last message."""
     topic = request.text("topic")
     config = core.topics.get(topic)
     table = {}

@@ -113,11 +113,11 @@ class BrokerRegistry:
         )
 
     def queues(self, topic: str) -> list[QueueData]:
-        """Tell how many queues of a topic each broker has."""
+        """Return how many queues of a topic each broker has."""
         return [data for _, data in sorted(self._queues.get(topic, {}).items())]
 
     def mappings(self, topic: str) -> dict[str, MappingInfo]:
-        """Tell which queues of a static topic each broker has."""
+        """Return which queues of a static topic each broker has."""
         return dict(self._mappings.get(topic, {}))
 
     def master(self, name: str) -> tuple[str, str] | None:
@@ -167,7 +167,7 @@ class BrokerRegistry:
                 self._mappings.setdefault(topic, {})[info.bname or told.name] = info
 
     def has_changed(self, place: BrokerPlace, version: DataVersion) -> bool:
-        """Tell whether a broker has another data version than the one known here."""
+        """Return whether a broker has another data version than the one known here."""
         return self.version(place) != version
 
     def version(self, place: BrokerPlace) -> DataVersion | None:
@@ -311,7 +311,7 @@ class NameServer:
         return dict(self._values.get(namespace, {}))
 
     def order(self, topic: str) -> str | None:
-        """Tell which queues of an ordered topic exist, ``broker:count;...``; None: all there are."""
+        """Return which queues of an ordered topic exist, ``broker:count;...``; None: all there are."""
         return self.get(ORDER_NAMESPACE, topic)
 
     def put(self, namespace: str, key: str, value: str) -> None:

@@ -109,7 +109,7 @@ async def fence(replication: Replication, asked: FenceRequest) -> FenceAnswer:
 
 
 async def _tell_old_primary(replication: Replication) -> None:
-    """Tell the old primary, whenever it comes back, that it is none any more."""
+    """Inform the old primary, whenever it comes back, that it is none any more."""
     state = replication.state
     while state.tell and replication.role is Role.PRIMARY:
         asked = FenceRequest(epoch=replication.epoch, primary=replication.address, log=state.log)
