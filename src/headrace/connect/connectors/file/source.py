@@ -102,7 +102,7 @@ class FileReader:
         return os.fstat(self._file).st_ino
 
     def place(self) -> FilePosition:
-        """Tell where the reader stands."""
+        """Return where the reader stands."""
         return FilePosition(self._position, self.inode, self._proof.digest())
 
     def read(self) -> FileLines | None:
