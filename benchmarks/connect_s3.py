@@ -34,7 +34,7 @@ def connect_s3(plan: Plan) -> Iterator[Mapping[str, float]]:
             for run in range(plan.runs):
                 bucket = storage.bucket()
                 config = {
-                    "connector.class": "s3-sink",
+                    "connector.class": "files-sink",
                     "topics": _TOPIC,
                     "format": "jsonl",
                     "compression": "none",

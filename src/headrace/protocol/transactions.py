@@ -190,8 +190,7 @@ _FEW_POSITIONS = 1000
 #: What may be done where there are too many.
 _FEWER = (
     "nothing of the batch was committed; read fewer partitions: see that a source of files can write"
-    " its ledger (ledger.directory, ledger.prefix), have files moved or deleted (when.done), or"
-    " spread them over connectors"
+    " its ledger (ledger.uri), have files moved or deleted (when.done), or spread them over connectors"
 )
 #: Bytes that a commit leaves for what an open or a close adds to it.
 _ROOM = 64 * 1024

@@ -31,8 +31,8 @@ ELSEWHERE = {
         "offsets.table",
         "offsets.name",
     },
-    "s3-source": {one.name for one in S3_KEYS},
-    "s3-sink": {one.name for one in S3_KEYS},
+    "files-source": {one.name for one in S3_KEYS},
+    "files-sink": {one.name for one in S3_KEYS},
 }
 
 
@@ -47,8 +47,8 @@ def connector(name: str) -> type[Connector]:
 def test_pages_have_a_section_for_each_of_their_connectors() -> None:
     assert {"file-source", "file-sink", "http-source", "sqlite-sink"} <= set(SECTIONS)
     assert set(STORAGE) == {
-        "s3-source",
-        "s3-sink",
+        "files-source",
+        "files-sink",
         "elasticsearch-source",
         "elasticsearch-sink",
     }
@@ -63,7 +63,7 @@ def test_section_names_every_key(name: str) -> None:
 
 def test_keys_of_a_bucket_are_named() -> None:
     named = set(re.findall(r"`([\w.]+)`", (DOCS / "guides/connect/storage.md").read_text()))
-    assert ELSEWHERE["s3-sink"] <= named
+    assert ELSEWHERE["files-sink"] <= named
 
 
 @pytest.mark.parametrize("name", sorted(SECTIONS))

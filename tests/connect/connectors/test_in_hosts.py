@@ -115,7 +115,7 @@ def test_source_runs_in_a_host_by_its_short_name(name: str, case: Source, tmp_pa
     run()
 
 
-@pytest.mark.parametrize("name", ["file", "directory", "sqlite"])
+@pytest.mark.parametrize("name", ["file", "files", "sqlite"])
 def test_sink_runs_in_a_host_by_its_short_name(name: str, tmp_path: Path) -> None:
     case: Sink = SINKS[name]
     (tmp_path / "out").mkdir()

@@ -16,7 +16,7 @@ from headrace.connect import SinkConnector, SourceConnector
 from headrace.connect.connectors.datagen import DatagenSourceConnector
 from headrace.connect.connectors.file import FileSinkConnector, FileSourceConnector
 from headrace.connect.connectors.sqlite import SqliteSinkConnector, SqliteSourceConnector
-from headrace.connect.connectors.storage import DirectorySinkConnector, DirectorySourceConnector
+from headrace.connect.connectors.storage import FilesSinkConnector, FilesSourceConnector
 from headrace.connect.testing import SinkTaskKit, SourceTaskKit
 
 ROWS = 20
@@ -50,7 +50,7 @@ def documents(folder: Path) -> dict[str, str]:
         text = "".join(f"{number}\n" for number in range(start, start + ROWS // 2))
         (folder / f"{start:02}.jsonl").write_text(text)
     quick = {"settle.ms": "0", "scan.interval.ms": "0", "batch.max.rows": "3"}
-    return {"directory": str(folder), "topic": "t", "when.done": "delete"} | quick
+    return {"uri": str(folder), "topic": "t", "when.done": "delete"} | quick
 
 
 def counted(folder: Path) -> dict[str, str]:
@@ -78,7 +78,7 @@ def stored(folder: Path) -> dict[str, str]:
 
 SOURCES = {
     "file": Source(FileSourceConnector, lines, int),
-    "directory": Source(DirectorySourceConnector, documents, int),
+    "files": Source(FilesSourceConnector, documents, int),
     "datagen": Source(DatagenSourceConnector, counted, lambda row: int(row["n"])),
     "sqlite": Source(SqliteSourceConnector, stored, lambda row: int(row["n"])),
 }
@@ -107,9 +107,9 @@ SINKS = {
         lambda folder: {"file": f"{folder}/out.txt", "rotate.max.bytes": "20"},
         of_files,
     ),
-    "directory": Sink(
-        DirectorySinkConnector,
-        lambda folder: {"directory": str(folder), "format": "jsonl"},
+    "files": Sink(
+        FilesSinkConnector,
+        lambda folder: {"uri": str(folder), "format": "jsonl"},
         of_folders,
     ),
     "sqlite": Sink(

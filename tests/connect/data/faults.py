@@ -32,7 +32,8 @@ _HEAD = """# What faults cost
 
 This page shows, to those who run Connect, how soon each connector recovers from a fault, and whether rows are lost or doubled.
 Nine connectors of one worker move rows while their peer (the outside system that they read or write), the worker, or a part of the worker fails.
-The peer of the `rocketmq` connectors is another cluster.
+The peer of the `rocketmq` connectors is another cluster, and that of `files-sink` a bucket.
+This page shows how soon each connector recovers, and whether rows were lost or doubled.
 
 Each cell of the table says how many seconds after the end of the fault new rows of the connector arrived again, and how many rows were lost or doubled, if any.
 The column "nothing" shows the usual delay of a row.

@@ -37,7 +37,7 @@ __all__ = ["CONNECTORS", "Flow", "Scene", "running_scene"]
 
 CONNECTORS = (
     *("pg-sink", "pg-source", "kafka-sink", "kafka-source", "rocketmq-sink", "rocketmq-source"),
-    *("s3-sink", "search-sink", "http-sink"),
+    *("files-sink", "search-sink", "http-sink"),
 )
 ROWS = "rows"
 _PATIENCE = 240.0
@@ -476,7 +476,7 @@ class Ends:
     def sinks(self, given: Reading) -> dict[str, Flow]:
         """Make those that write what is in the topic of rows."""
         index = self.search.index()
-        storage = {**self.bucket.config, "endpoint": self._url("s3"), "prefix": "raw"}
+        storage = {**self.bucket.config, "endpoint": self._url("s3"), "uri": self.bucket.uri("raw")}
         found: dict[str, tuple[str, dict[str, str], Reading]] = {
             "pg-sink": (
                 "postgres",
@@ -491,9 +491,9 @@ class Ends:
                 | _RAW,
                 Reading(partial(of_kafka, self.kafka.address, "copies")),
             ),
-            "s3-sink": (
+            "files-sink": (
                 "s3",
-                {"connector.class": "s3-sink", "format": "jsonl", "compression": "none"}
+                {"connector.class": "files-sink", "format": "jsonl", "compression": "none"}
                 | {"request.attempts": "2"}
                 | storage,
                 Reading(partial(in_objects, self.bucket), whole=True),

@@ -35,7 +35,7 @@ def test_cells_tell_what_was_lost_and_what_was_not_run() -> None:
     assert cells.pop(place) == "1.0 s, 1 lost, 2 doubled"
     assert set(cells[1:]) == {"not run yet"}
     assert second == "| `pg-sink` | 5 | 6 | 2 | 1 | 1.0 s | RUNNING |"
-    (other,) = (line for line in made.splitlines() if line.startswith("| `s3-sink` |"))
+    (other,) = (line for line in made.splitlines() if line.startswith("| `files-sink` |"))
     assert other.strip("| ").split(" | ")[place] == "not tried"
 
 

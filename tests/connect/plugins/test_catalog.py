@@ -61,6 +61,19 @@ def test_unknown_name_is_answered_with_a_near_one(catalog: Catalog) -> None:
         catalog.find("NumberSource", "connectors")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "directory-sink",
+        "S3SinkConnector",
+        "headrace.connect.connectors.storage.DirectorySinkConnector",
+    ],
+)
+def test_name_of_a_plugin_that_was_replaced_is_answered_with_what_to_write(name: str) -> None:
+    with pytest.raises(PluginError, match=r"it is files-sink now: .* key uri, .* s3://bucket"):
+        Catalog.installed().find(name, "connectors")
+
+
 def test_class_without_an_entry_point_is_found_by_its_full_name() -> None:
     assert Catalog([]).load(f"{SAMPLES}.IsLoud", "predicates").__name__ == "IsLoud"
     with pytest.raises(PluginError, match=r"no plugin 'No\.Such'"):

@@ -31,7 +31,11 @@ class S3Bucket:
     @property
     def config(self) -> Mapping[str, str]:
         """The config that reaches it."""
-        return {"bucket": self.name, "endpoint": self.endpoint, "region": "us-east-1", **_KEYS}
+        return {"uri": self.uri(), "endpoint": self.endpoint, "region": "us-east-1", **_KEYS}
+
+    def uri(self, prefix: str = "") -> str:
+        """Return what connectors call the place below a prefix."""
+        return f"s3://{self.name}/{prefix}"
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object."""

@@ -71,6 +71,15 @@ def _predicate(module: str, name: str) -> Builtin:
     )
 
 
+#: What plugins were called that are part of others now, and what to write in their place.
+REPLACED = {
+    name: f"it is files-{role.lower()} now: give its place by the key uri, as a path, file:///folder"
+    " or s3://bucket/prefix"
+    for place in ("Directory", "S3")
+    for role in ("Source", "Sink")
+    for name in (f"{place}-{role}".lower(), f"{place}{role}Connector")
+}
+
 BUILTIN: tuple[Builtin, ...] = (
     # connectors
     Builtin(
@@ -84,15 +93,9 @@ BUILTIN: tuple[Builtin, ...] = (
         ("file-sink", "org.apache.kafka.connect.file.FileStreamSinkConnector"),
     ),
     Builtin(
-        "headrace.connect.connectors.storage:DirectorySourceConnector",
-        "source",
-        ("directory-source",),
+        "headrace.connect.connectors.storage:FilesSourceConnector", "source", ("files-source",)
     ),
-    Builtin(
-        "headrace.connect.connectors.storage:DirectorySinkConnector",
-        "sink",
-        ("directory-sink",),
-    ),
+    Builtin("headrace.connect.connectors.storage:FilesSinkConnector", "sink", ("files-sink",)),
     Builtin("headrace.connect.connectors.http:HttpSourceConnector", "source", ("http-source",)),
     Builtin("headrace.connect.connectors.http:HttpSinkConnector", "sink", ("http-sink",)),
     Builtin(
@@ -116,8 +119,6 @@ BUILTIN: tuple[Builtin, ...] = (
     ),
     Builtin("headrace.connect.connectors.kafka:KafkaSourceConnector", "source", ("kafka-source",)),
     Builtin("headrace.connect.connectors.kafka:KafkaSinkConnector", "sink", ("kafka-sink",)),
-    Builtin("headrace.connect.connectors.storage:S3SourceConnector", "source", ("s3-source",)),
-    Builtin("headrace.connect.connectors.storage:S3SinkConnector", "sink", ("s3-sink",)),
     Builtin(
         "headrace.connect.connectors.elasticsearch:ElasticsearchSinkConnector",
         "sink",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from headrace.connect.plugins.builtin import BUILTIN, PluginType
+from headrace.connect.plugins.builtin import BUILTIN, REPLACED, PluginType
 from headrace.connect.plugins.connectors import SinkConnector, SourceConnector
 from headrace.errors import PluginError
 from headrace.spelling import did_you_mean
@@ -145,14 +145,13 @@ class Catalog:
             raise PluginError(message, hint="Give the full name.")
         if found:
             return found[0]
-        if plugin := _unlisted(name, family):
+        replaced = REPLACED.get(name.removeprefix("headrace.connect.connectors.storage."))
+        if replaced is None and (plugin := _unlisted(name, family)):
             return plugin
-        message = f"There is no plugin {name!r} among the {family}."
-        raise PluginError(message, hint=self._near(name, family))
-
-    def _near(self, name: str, family: Family) -> str:
         known = [one for of, one in self._by_name if of == family]
-        return did_you_mean(name, known, "install the package that brings it")
+        near = did_you_mean(name, known, "install the package that brings it")
+        message = f"There is no plugin {name!r} among the {family}."
+        raise PluginError(message, hint=replaced or near)
 
     def load(self, name: str, family: Family) -> type[Any]:
         """Import the class of a plugin."""

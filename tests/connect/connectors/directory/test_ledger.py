@@ -13,20 +13,20 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from pyarrow import fs
 
-from headrace.connect.connectors.storage import DirectorySourceConnector
+from headrace.connect.connectors.storage import FilesSourceConnector
 from headrace.connect.connectors.storage.formats import FileProgress, ReadyFile
-from headrace.connect.connectors.storage.places import Storage
-from headrace.connect.connectors.storage.task import FileLedger
+from headrace.connect.connectors.storage.ledger import FileLedger
+from headrace.connect.connectors.storage.places import DiskFolder
 from headrace.connect.testing.contexts import KitOffsets
 from headrace.errors import StoreError
 from tests.connect.connectors.runs import SourceRun, source
 
 
-class Memory(dict[str, bytes], Storage):
+class Memory(dict[str, bytes], DiskFolder):
     """Keeps segments."""
 
     def __init__(self) -> None:
-        Storage.__init__(self, fs.LocalFileSystem(), "memory")
+        DiskFolder.__init__(self, fs.LocalFileSystem(), "memory")
 
     def read(self, name: str) -> bytes | None:
         return self.get(name)
@@ -129,7 +129,7 @@ def test_segment_that_is_gone_or_damaged_is_named() -> None:
 
 def texts(folder: Path, **more: str) -> dict[str, str]:
     given = {name.replace("_", "."): value for name, value in more.items()}
-    fixed = {"directory": str(folder), "topic": "rows", "settle.ms": "0", "scan.interval.ms": "0"}
+    fixed = {"uri": str(folder), "topic": "rows", "settle.ms": "0", "scan.interval.ms": "0"}
     return {**fixed, "files": "*.jsonl", "ledger.after.files": "3", **given}
 
 
@@ -147,7 +147,7 @@ def segments(folder: Path) -> set[str]:
 
 
 def test_files_that_stay_are_read_once_however_many_they_are(tmp_path: Path) -> None:
-    with source(DirectorySourceConnector, texts(tmp_path)) as run:
+    with source(FilesSourceConnector, texts(tmp_path)) as run:
         for number in range(0, 40, 10):
             for one in range(number, number + 10):
                 (tmp_path / f"{one:02}.jsonl").write_text(f"{one}\n")
@@ -173,7 +173,7 @@ def test_files_that_stay_are_read_once_however_many_they_are(tmp_path: Path) -> 
 def test_files_are_shared_out_otherwise(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"{number}.jsonl").write_text(f"{number}\n")
-    with source(DirectorySourceConnector, texts(tmp_path), tasks=2) as run:
+    with source(FilesSourceConnector, texts(tmp_path), tasks=2) as run:
         assert sorted(read_all(run)) == list(range(20))
         for tasks in (2, 1, 3, 2):
             run.most = tasks
@@ -188,7 +188,7 @@ def test_files_are_shared_out_otherwise(tmp_path: Path) -> None:
 
 
 def test_what_is_folded_while_files_are_looked_through_is_not_read_again(tmp_path: Path) -> None:
-    with source(DirectorySourceConnector, texts(tmp_path, ledger_after_files="4")) as run:
+    with source(FilesSourceConnector, texts(tmp_path, ledger_after_files="4")) as run:
         for number in (7, 8, 9):
             (tmp_path / f"{number}.jsonl").write_text(f"{number}\n")
         assert read_all(run) == [7, 8, 9]
@@ -202,7 +202,7 @@ def test_what_is_folded_while_files_are_looked_through_is_not_read_again(tmp_pat
 
 
 def test_position_that_is_set_by_hand_holds_before_the_ledger(tmp_path: Path) -> None:
-    with source(DirectorySourceConnector, texts(tmp_path)) as run:
+    with source(FilesSourceConnector, texts(tmp_path)) as run:
         for number in range(5):
             (tmp_path / f"{number}.jsonl").write_text(f"{number}\n")
         assert len(read_all(run)) == 5
@@ -219,9 +219,9 @@ def test_files_of_the_ledger_leave_when_they_are_to(tmp_path: Path, action: str)
     folder.mkdir()
     for number in range(8):
         (folder / f"{number}.jsonl").write_text(f"{number}\n")
-    with source(DirectorySourceConnector, texts(folder)) as run:
+    with source(FilesSourceConnector, texts(folder)) as run:
         assert len(read_all(run)) == 8
-        run.texts = texts(folder, when_done=action, done_directory=str(target))
+        run.texts = texts(folder, when_done=action, done_uri=str(target))
         run.kill()
         assert read_all(run) == []
         assert list(folder.glob("*.jsonl")) == []
@@ -231,7 +231,7 @@ def test_files_of_the_ledger_leave_when_they_are_to(tmp_path: Path, action: str)
 
 
 def test_gone_files_leave_the_ledger(tmp_path: Path) -> None:
-    with source(DirectorySourceConnector, texts(tmp_path, forget_after_ms="0")) as run:
+    with source(FilesSourceConnector, texts(tmp_path, forget_after_ms="0")) as run:
         for number in range(8):
             (tmp_path / f"{number}.jsonl").write_text(f"{number}\n")
         assert len(read_all(run)) == 8
@@ -249,15 +249,15 @@ def test_without_a_place_for_the_ledger_positions_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    config = texts(tmp_path, ledger_directory=str(tmp_path / "file" / "ledger"))
-    with source(DirectorySourceConnector, config) as run:
+    config = texts(tmp_path, ledger_uri=str(tmp_path / "file" / "ledger"))
+    with source(FilesSourceConnector, config) as run:
         for number in range(8):
             (tmp_path / f"{number}.jsonl").write_text(f"{number}\n")
         assert sorted(read_all(run)) == list(range(8))
         run.kill()
         assert read_all(run) == []
         assert len(run.committed.all()) == 8
-    assert "name another place by ledger.directory" in caplog.text
+    assert "name another place by ledger.uri" in caplog.text
 
 
 STEPS = ["file", "late", "poll", "poll", "poll", "commit", "kill", "replace", "append", "remove"]
@@ -279,7 +279,7 @@ def test_every_row_is_read_once_whatever_becomes_of_files(
         when = next(times) - (10**8 if late else 0)
         os.utime(path, (when, when))
 
-    with source(DirectorySourceConnector, texts(folder, forget_after_ms="0"), tasks) as run:
+    with source(FilesSourceConnector, texts(folder, forget_after_ms="0"), tasks) as run:
         for step in [*steps, "file"]:
             if step in {"file", "late"}:
                 files.append(folder / f"{len(files) * 7 % 10}-{len(files)}.jsonl")

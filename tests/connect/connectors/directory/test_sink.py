@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from headrace.connect.connectors.storage import DirectorySinkConnector
+from headrace.connect.connectors.storage import FilesSinkConnector
 from headrace.connect.connectors.storage.places import DiskFolder
 from headrace.errors import ConnectorConfigError, SerializationError
 from tests.connect.connectors.runs import QUEUE, SinkRun, configured, sink
 
 
 def texts(folder: Path, **more: str) -> dict[str, str]:
-    return {"directory": str(folder), **more}
+    return {"uri": str(folder), **more}
 
 
 def files(folder: Path) -> list[Path]:
@@ -30,7 +30,7 @@ def rows(folder: Path) -> list[Any]:
 
 def test_batch_becomes_one_file_per_queue(tmp_path: Path) -> None:
     other = QUEUE._replace(queue_id=1)
-    with sink(DirectorySinkConnector, texts(tmp_path), queues=[QUEUE, other]) as run:
+    with sink(FilesSinkConnector, texts(tmp_path), queues=[QUEUE, other]) as run:
         run.put([{"a": 1}, {"a": 2}])
         run.put([{"a": 3}], other)
         run.put_columns(pa.array([{"a": 4}]))
@@ -44,7 +44,7 @@ def test_batch_becomes_one_file_per_queue(tmp_path: Path) -> None:
 
 
 def test_values_without_fields_are_a_column(tmp_path: Path) -> None:
-    with sink(DirectorySinkConnector, texts(tmp_path, format="csv", folders="false")) as run:
+    with sink(FilesSinkConnector, texts(tmp_path, format="csv", folders="false")) as run:
         run.put(["x", "y"])
         run.commit()
     assert files(tmp_path)[0].parent == tmp_path
@@ -52,7 +52,7 @@ def test_values_without_fields_are_a_column(tmp_path: Path) -> None:
 
 
 def test_lines_of_json_need_no_common_shape(tmp_path: Path) -> None:
-    with sink(DirectorySinkConnector, texts(tmp_path, format="jsonl")) as run:
+    with sink(FilesSinkConnector, texts(tmp_path, format="jsonl")) as run:
         run.put([{"a": 1}, [Decimal("1.5")], None])
         run.put_columns(pa.array([{"b": "x"}]))
         run.commit()
@@ -60,7 +60,7 @@ def test_lines_of_json_need_no_common_shape(tmp_path: Path) -> None:
 
 
 def test_values_of_no_common_shape_are_refused_with_a_way_out(tmp_path: Path) -> None:
-    with sink(DirectorySinkConnector, texts(tmp_path)) as run:
+    with sink(FilesSinkConnector, texts(tmp_path)) as run:
         with pytest.raises(SerializationError, match="fit into no column together") as caught:
             run.put([{"a": 1}, {"a": "x"}])
         assert "jsonl" in str(caught.value)
@@ -69,7 +69,7 @@ def test_values_of_no_common_shape_are_refused_with_a_way_out(tmp_path: Path) ->
 def test_records_that_were_refused_together_are_taken_when_they_come_in_parts(
     tmp_path: Path,
 ) -> None:
-    with sink(DirectorySinkConnector, texts(tmp_path)) as run:
+    with sink(FilesSinkConnector, texts(tmp_path)) as run:
         with pytest.raises(SerializationError):
             run.put([{"a": 1}, {"a": "x"}])
         run.put([{"a": 1}])  # errors.put.tolerance=all halves the batch
@@ -78,15 +78,29 @@ def test_records_that_were_refused_together_are_taken_when_they_come_in_parts(
 
 
 def test_nested_values_are_refused_by_csv(tmp_path: Path) -> None:
-    with sink(DirectorySinkConnector, texts(tmp_path, format="csv")) as run:
+    with sink(FilesSinkConnector, texts(tmp_path, format="csv")) as run:
         run.put([{"a": [1]}])
         with pytest.raises(SerializationError, match="cannot be written as csv"):
             run.flush()
 
 
+def test_batch_of_a_folder_is_cut_by_fields_and_rows(tmp_path: Path) -> None:
+    by = {"partition.by": "field", "partition.fields": "land", "file.max.rows": "1"}
+    config = texts(tmp_path, uri=tmp_path.as_uri(), format="csv", compression="gzip", **by)
+    with sink(FilesSinkConnector, config) as run:
+        run.put([{"land": "de"}, {"land": "fr"}, {"land": "de"}])
+        run.flush()  # and the end comes before the runtime's own commit
+        run.kill()
+        assert run.next == {QUEUE: 3}
+    assert [path.relative_to(tmp_path / "lines").as_posix() for path in files(tmp_path)] == [
+        f"land={land}/lines+broker-a+0+{first:019d}.csv.gz"
+        for land, first in (("de", 0), ("de", 2), ("fr", 0))
+    ]
+
+
 @pytest.mark.requirement(45)
 def test_files_are_the_offsets(tmp_path: Path) -> None:
-    with sink(DirectorySinkConnector, texts(tmp_path, format="jsonl")) as run:
+    with sink(FilesSinkConnector, texts(tmp_path, format="jsonl")) as run:
         run.put([1, 2])
         run.flush()  # and the end comes before the runtime's own commit
         run.kill()
@@ -94,7 +108,7 @@ def test_files_are_the_offsets(tmp_path: Path) -> None:
 
 
 def test_files_that_were_taken_away_are_not_written_again(tmp_path: Path) -> None:
-    with sink(DirectorySinkConnector, texts(tmp_path, format="jsonl")) as run:
+    with sink(FilesSinkConnector, texts(tmp_path, format="jsonl")) as run:
         run.put([1, 2])
         run.commit()
         files(tmp_path)[0].unlink()
@@ -103,7 +117,7 @@ def test_files_that_were_taken_away_are_not_written_again(tmp_path: Path) -> Non
 
 
 def test_half_a_file_is_removed(tmp_path: Path) -> None:
-    with sink(DirectorySinkConnector, texts(tmp_path, format="jsonl")) as run:
+    with sink(FilesSinkConnector, texts(tmp_path, format="jsonl")) as run:
         run.put([1])
         run.commit()
         half = files(tmp_path)[0].with_name(f".lines+broker-a+0+{1:019d}.jsonl.tmp")
@@ -118,7 +132,7 @@ def test_half_a_file_is_removed(tmp_path: Path) -> None:
 def test_files_of_a_batch_are_shown_behind_its_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with sink(DirectorySinkConnector, texts(tmp_path, format="jsonl")) as run:
+    with sink(FilesSinkConnector, texts(tmp_path, format="jsonl")) as run:
         run.put([1, 2])
         with monkeypatch.context() as patch:
             patch.setattr(DiskFolder, "publish", lambda *_: None)  # the end comes before it
@@ -131,7 +145,7 @@ def test_files_of_a_batch_are_shown_behind_its_commit(
 
 def test_missing_folder_fails_the_task(tmp_path: Path) -> None:
     with pytest.raises(ConnectorConfigError, match="none does not exist"):
-        SinkRun(DirectorySinkConnector, texts(tmp_path / "none"))
+        SinkRun(FilesSinkConnector, texts(tmp_path / "none"))
 
 
 def test_offsets_can_be_set_further_on_but_not_back(tmp_path: Path) -> None:
@@ -141,10 +155,10 @@ def test_offsets_can_be_set_further_on_but_not_back(tmp_path: Path) -> None:
         "rocketmq_broker": QUEUE.broker,
         "rocketmq_queue_id": QUEUE.queue_id,
     }
-    connector = configured(DirectorySinkConnector, config)
+    connector = configured(FilesSinkConnector, config)
     parsed = connector.context.config
     assert connector.alter_offsets(parsed, [(where, {"rocketmq_queue_offset": 5})])
-    with sink(DirectorySinkConnector, config) as run:
+    with sink(FilesSinkConnector, config) as run:
         assert run.next == {QUEUE: 5}
     with pytest.raises(ConnectorConfigError, match="up to offset 5; it cannot go back"):
         connector.alter_offsets(parsed, [(where, {"rocketmq_queue_offset": 4})])
@@ -156,7 +170,7 @@ def test_every_record_is_there_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("sink")
-    with sink(DirectorySinkConnector, texts(folder, format="jsonl")) as run:
+    with sink(FilesSinkConnector, texts(folder, format="jsonl")) as run:
         for step in [*steps, "put", "commit"]:
             if step == "put":
                 at = run._put.get(QUEUE, 0)

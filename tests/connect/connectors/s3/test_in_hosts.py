@@ -31,10 +31,10 @@ def test_rows_of_a_sink_that_is_killed_in_its_flush_are_there_once(
     chance = random.Random(7)
     config = {
         **bucket.config,
-        "connector.class": "s3-sink",
+        "connector.class": "files-sink",
         "topics": "lines",
         "format": "jsonl",
-        "object.max.rows": "2",
+        "file.max.rows": "2",
         "compression": "none",
         "value.converter": "json",
         "value.converter.schemas.enable": "false",
@@ -87,7 +87,7 @@ def test_rows_of_a_source_that_is_killed_come_once(tmp_path: Path, bucket: S3Buc
         bucket.put(f"{number}.jsonl", lines.encode())
     config = {
         **bucket.config,
-        "connector.class": "s3-source",
+        "connector.class": "files-source",
         "topic": "lines",
         "batch.max.rows": "30",
         "value.converter": "json",

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from headrace.connect import SchemaError, SinkRecord
-from headrace.connect.connectors.storage import S3SinkConnector
+from headrace.connect.connectors.storage import FilesSinkConnector
 from headrace.connect.connectors.storage.places import Bucket
 from headrace.connect.testing import SinkTaskKit
 from headrace.errors import ConnectorConfigError, FencedError, SerializationError
@@ -33,7 +33,7 @@ def texts(bucket: S3Bucket, **more: str) -> dict[str, str]:
 
 
 def running(bucket: S3Bucket, **more: str) -> Any:
-    return runs.sink(S3SinkConnector, texts(bucket, **more))
+    return runs.sink(FilesSinkConnector, texts(bucket, **more))
 
 
 def name(first: int, folder: str = "lines", queue: int = 0, ending: str = "jsonl") -> str:
@@ -51,8 +51,8 @@ def rows(bucket: S3Bucket) -> list[Any]:
 
 def test_batch_becomes_one_object_per_queue(bucket: S3Bucket) -> None:
     other = QUEUE._replace(queue_id=1)
-    config = texts(bucket, format="parquet", prefix="/raw/shop/")
-    with runs.sink(S3SinkConnector, config, queues=[QUEUE, other]) as run:
+    config = texts(bucket, format="parquet", uri=bucket.uri("raw/shop/"))
+    with runs.sink(FilesSinkConnector, config, queues=[QUEUE, other]) as run:
         run.put([{"a": 1}, {"a": 2}])
         run.put([{"a": 3}], other)
         run.put_columns(pa.array([{"a": 4}]))
@@ -114,7 +114,7 @@ def test_fields_and_times_choose_folders(bucket: S3Bucket, columns: bool) -> Non
         {"n": 3, "land": "de", "at": 1},
     ]
     config = texts(bucket) | by | {"partition.time.format": "day=%d"}
-    with runs.sink(S3SinkConnector, config) as run:
+    with runs.sink(FilesSinkConnector, config) as run:
         run.put_columns(pa.array(values)) if columns else run.put(values)
         run.commit()
     assert {key: bucket.get(key).count(b"\n") for key in objects(bucket)} == {
@@ -128,7 +128,7 @@ def test_fields_and_times_choose_folders(bucket: S3Bucket, columns: bool) -> Non
 def test_record_that_belongs_to_no_folder_is_reported(bucket: S3Bucket, columns: bool) -> None:
     values = [{"n": 0, "at": 5}, {"n": 1, "at": None}, {"n": 2, "at": 7}]
     config = texts(bucket, partition_by="time", partition_time_field="at")
-    with runs.sink(S3SinkConnector, config, tolerant=True) as run:
+    with runs.sink(FilesSinkConnector, config, tolerant=True) as run:
         run.put_columns(pa.array(values)) if columns else run.put(values)
         run.commit()
         assert [(record.offset, record.value["n"]) for record, _ in run.reported] == [(1, 1)]
@@ -149,11 +149,11 @@ def _renamed(offset: int, topic: str) -> SinkRecord:
 
 
 def test_large_batch_is_cut(bucket: S3Bucket) -> None:
-    with running(bucket, object_max_rows="2") as run:
+    with running(bucket, file_max_rows="2") as run:
         run.put(list(range(5)))
         run.commit()
     assert objects(bucket) == [name(0), name(2), name(4)]
-    with running(bucket, object_max_bytes="100", prefix="small") as run:
+    with running(bucket, file_max_bytes="100", uri=bucket.uri("small")) as run:
         run.put(["x" * 60] * 3)
         run.commit()
     assert len(bucket.listed("small/lines")) == 3
@@ -204,7 +204,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 CUTS: Mapping[str, dict[str, str]] = {
     "whole": {},
-    "cut": {"object_max_rows": "2"},
+    "cut": {"file_max_rows": "2"},
     "folders": {"partition_by": "field", "partition_fields": "n"},
 }
 
@@ -219,7 +219,7 @@ def test_every_row_is_there_once_wherever_a_flush_is_killed(
     number, killed = 0, True
     while killed:
         prefix = f"{number}"
-        run = SinkRun(S3SinkConnector, texts(bucket, prefix=prefix, **CUTS[cut]))
+        run = SinkRun(FilesSinkConnector, texts(bucket, uri=bucket.uri(prefix), **CUTS[cut]))
         run.put([{"n": 0}])
         run.commit()
         writes.update(done=0, kill=number)
@@ -248,7 +248,7 @@ def _lines(bucket: S3Bucket, prefix: str) -> list[bytes]:
 
 
 def test_format_may_change_after_a_kill(bucket: S3Bucket, writes: dict[str, int]) -> None:
-    run = SinkRun(S3SinkConnector, texts(bucket, object_max_rows="1"))
+    run = SinkRun(FilesSinkConnector, texts(bucket, file_max_rows="1"))
     run.put([0])
     run.commit()
     run.put([1, 2])
@@ -266,7 +266,7 @@ def test_format_may_change_after_a_kill(bucket: S3Bucket, writes: dict[str, int]
 
 
 def test_task_that_was_replaced_is_refused(bucket: S3Bucket) -> None:
-    with SinkTaskKit(S3SinkConnector, {**texts(bucket), "topics": "lines"}) as kit:
+    with SinkTaskKit(FilesSinkConnector, {**texts(bucket), "topics": "lines"}) as kit:
         kit.send(1)
         kit.put()
         [mark] = [key for key in bucket.listed() if "_headrace" in key]
@@ -278,7 +278,7 @@ def test_task_that_was_replaced_is_refused(bucket: S3Bucket) -> None:
 
 def test_values_of_no_common_shape_lose_no_record(bucket: S3Bucket) -> None:
     config = texts(bucket, format="parquet")
-    with runs.sink(S3SinkConnector, config) as run:
+    with runs.sink(FilesSinkConnector, config) as run:
         with pytest.raises(SerializationError, match="fit into no column together"):
             run.put([{"a": 1}, {"a": "x"}])
         run.put([{"a": 1}])  # the runtime halves the batch
@@ -288,10 +288,10 @@ def test_values_of_no_common_shape_lose_no_record(bucket: S3Bucket) -> None:
 
 def test_offsets_can_be_set_further_on_but_not_back(bucket: S3Bucket) -> None:
     config = texts(bucket)
-    connector = configured(S3SinkConnector, config)
+    connector = configured(FilesSinkConnector, config)
     parsed = connector.context.config
     assert connector.alter_offsets(parsed, [(WHERE, {"rocketmq_queue_offset": 5})])
-    with runs.sink(S3SinkConnector, config) as run:
+    with runs.sink(FilesSinkConnector, config) as run:
         assert run.next == {QUEUE: 5}
     for to in ({"rocketmq_queue_offset": 4}, None):
         with pytest.raises(ConnectorConfigError, match="up to offset 5; it cannot go back"):
@@ -300,13 +300,13 @@ def test_offsets_can_be_set_further_on_but_not_back(bucket: S3Bucket) -> None:
 
 def test_bucket_that_is_missing_is_named(storage: S3Server, bucket: S3Bucket) -> None:
     with pytest.raises(ConnectorConfigError, match="There is no bucket nowhere at http"):
-        SinkRun(S3SinkConnector, {**texts(bucket), "bucket": "nowhere"})
+        SinkRun(FilesSinkConnector, {**texts(bucket), "uri": "s3://nowhere"})
 
 
 def test_storage_that_is_away_may_come_back(bucket: S3Bucket) -> None:
     config = {**texts(bucket), "endpoint": "http://127.0.0.1:1", "request.attempts": "1"}
     with pytest.raises(ConnectionError, match="does not do what was asked") as caught:
-        SinkRun(S3SinkConnector, config)
+        SinkRun(FilesSinkConnector, config)
     assert getattr(caught.value, "retriable", False)
 
 
@@ -322,8 +322,8 @@ def test_storage_that_is_away_may_come_back(bucket: S3Bucket) -> None:
     ],
 )
 def test_config_that_cannot_be_is_named(key: str, value: str, problem: str) -> None:
-    given = {"bucket": "b", "format": "csv", "compression": "gzip", key: value}
-    assert any(problem in one for one in problems(S3SinkConnector, given))
+    given = {"uri": "s3://b", "format": "csv", "compression": "gzip", key: value}
+    assert any(problem in one for one in problems(FilesSinkConnector, given))
 
 
 @settings(
@@ -333,7 +333,7 @@ def test_config_that_cannot_be_is_named(key: str, value: str, problem: str) -> N
 @given(steps=st.lists(st.sampled_from(["put", "flush", "commit", "kill"]), max_size=12))
 def test_every_record_is_there_once(storage: S3Server, steps: list[str]) -> None:
     bucket = storage.bucket()
-    with runs.sink(S3SinkConnector, texts(bucket, object_max_rows="3")) as run:
+    with runs.sink(FilesSinkConnector, texts(bucket, file_max_rows="3")) as run:
         for step in [*steps, "put", "commit"]:
             if step == "put":
                 at = run._put.get(QUEUE, 0)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from headrace.connect.connectors.storage import S3SinkConnector, S3SourceConnector
+from headrace.connect.connectors.storage import FilesSinkConnector, FilesSourceConnector
 from headrace.errors import ConnectionFailedError, DeserializationError
 from tests.connect.connectors import runs
 from tests.connect.connectors.runs import problems, source
@@ -54,7 +54,7 @@ CONTENTS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3])
 def test_restart_goes_on_at_the_row(bucket: S3Bucket, name: str, rounds: int) -> None:
     bucket.put(f"in/{name}", CONTENTS[name]())
-    with source(S3SourceConnector, texts(bucket, prefixes="in")) as run:
+    with source(FilesSourceConnector, texts(bucket, prefixes="in")) as run:
         found = run.values(rounds=rounds)
         run.poll(rounds=1)
         run.kill()
@@ -70,21 +70,21 @@ def test_restart_goes_on_at_the_row(bucket: S3Bucket, name: str, rounds: int) ->
 def test_objects_below_the_prefixes_are_read_in_the_order_of_their_keys(bucket: S3Bucket) -> None:
     for key in ("b/1.jsonl", "a/2.jsonl", "a/1/x.jsonl", "c/1.jsonl", "ab/1.jsonl"):
         bucket.put(key, f'"{key}"\n'.encode())
-    with source(S3SourceConnector, texts(bucket, prefixes="b/, a")) as run:
+    with source(FilesSourceConnector, texts(bucket, prefixes="b/, a")) as run:
         assert run.values() == ["a/1/x.jsonl", "a/2.jsonl", "b/1.jsonl"]
-    with source(S3SourceConnector, texts(bucket, objects="*/1.jsonl")) as run:
+    with source(FilesSourceConnector, texts(bucket, files="*/1.jsonl")) as run:
         assert run.values() == ["ab/1.jsonl", "b/1.jsonl", "c/1.jsonl"]
 
 
 def test_whole_objects_are_records_and_empty_ones_are_none(bucket: S3Bucket) -> None:
     bucket.put("a.bin", b"\x00raw")
     bucket.put("b.bin", b"more")
-    with source(S3SourceConnector, texts(bucket, format="whole")) as run:
+    with source(FilesSourceConnector, texts(bucket, format="whole")) as run:
         assert run.values() == [b"\x00raw", b"more"]
     for name in ("e.csv", "e.jsonl"):
         bucket.put(f"empty/{name}", b"")
     emptied = texts(bucket, prefixes="empty", when_done="delete")
-    with source(S3SourceConnector, emptied) as run:
+    with source(FilesSourceConnector, emptied) as run:
         assert run.values() == []
     assert bucket.listed() == ["a.bin", "b.bin"]
 
@@ -95,12 +95,12 @@ def test_listing_of_more_than_a_page_is_whole(bucket: S3Bucket) -> None:
     keys = [f"many/{number:04d}.jsonl" for number in range(1_001)]
     for key in keys:
         bucket.put(key, b"1\n")
-    with source(S3SourceConnector, texts(bucket)) as run:
-        assert [one.name for one in run.tasks[0].look()] == keys  # type: ignore[attr-defined]
+    with source(FilesSourceConnector, texts(bucket)) as run:
+        assert [one.name for one in run.tasks[0]._files.ready(run.tasks[0]._config)] == keys  # type: ignore[attr-defined]
 
 
 def test_new_and_changed_objects_are_read(bucket: S3Bucket) -> None:
-    with source(S3SourceConnector, texts(bucket)) as run:
+    with source(FilesSourceConnector, texts(bucket)) as run:
         assert run.values() == []
         bucket.put("a.jsonl", b"1\n")
         assert run.values() == [1]
@@ -115,7 +115,7 @@ def test_new_and_changed_objects_are_read(bucket: S3Bucket) -> None:
 def test_tasks_share_objects(bucket: S3Bucket) -> None:
     for number in range(12):
         bucket.put(f"{number}.jsonl", f"{number}\n".encode())
-    with source(S3SourceConnector, texts(bucket), tasks=3) as run:
+    with source(FilesSourceConnector, texts(bucket), tasks=3) as run:
         shares = [[run._taken(task.poll()) for _ in range(13)] for task in run.tasks]
     taken = [[record.value for polled in share for record in polled] for share in shares]
     assert all(taken)
@@ -126,8 +126,8 @@ def test_tasks_share_objects(bucket: S3Bucket) -> None:
 @pytest.mark.parametrize("action", ["move", "delete"])
 def test_object_leaves_once_it_is_committed(bucket: S3Bucket, action: str, killed: bool) -> None:
     bucket.put("in/sub/a.jsonl", b"1\n2\n")
-    config = texts(bucket, prefixes="in", when_done=action, done_prefix="done")
-    with source(S3SourceConnector, config) as run:
+    config = texts(bucket, prefixes="in", when_done=action, done_uri=bucket.uri("done"))
+    with source(FilesSourceConnector, config) as run:
         run.poll()
         assert "in/sub/a.jsonl" in bucket.listed()
         if killed:
@@ -141,13 +141,13 @@ def test_object_leaves_once_it_is_committed(bucket: S3Bucket, action: str, kille
 
 
 def test_what_the_sink_writes_is_read_and_its_marks_are_not(bucket: S3Bucket) -> None:
-    with runs.sink(S3SinkConnector, {**bucket.config, "prefix": "raw"}) as run:
+    with runs.sink(FilesSinkConnector, {**bucket.config, "uri": bucket.uri("raw")}) as run:
         run.put(ROWS[:5])
         run.commit()
         run.put(ROWS[5:])
         run.commit()
     assert any("_headrace" in key for key in bucket.listed())
-    with source(S3SourceConnector, texts(bucket)) as read:
+    with source(FilesSourceConnector, texts(bucket)) as read:
         assert read.values() == ROWS
 
 
@@ -156,11 +156,11 @@ def test_bad_object_is_named_or_passed_over(bucket: S3Bucket) -> None:
     bucket.put("b.jsonl", b"1\n")
     what = r"a\.jsonl\.gz cannot be read behind row 0"
     with (
-        source(S3SourceConnector, texts(bucket)) as run,
+        source(FilesSourceConnector, texts(bucket)) as run,
         pytest.raises(DeserializationError, match=what),
     ):
         run.poll()
-    with source(S3SourceConnector, texts(bucket, bad_files="skip")) as run:
+    with source(FilesSourceConnector, texts(bucket, bad_files="skip")) as run:
         assert run.values() == [1]
 
 
@@ -177,11 +177,11 @@ def test_storage_that_goes_away_is_no_bad_object(
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),
         connect_timeout=1,
     )
-    with source(S3SourceConnector, texts(bucket, bad_files="skip")) as run:
+    with source(FilesSourceConnector, texts(bucket, bad_files="skip")) as run:
         task: Any = run.tasks[0]
-        found = list(task.look())
-        monkeypatch.setattr(task, "look", lambda: iter(found))
-        monkeypatch.setattr(task._bucket, "files", away)
+        found = list(task._files.ready(task._config))
+        monkeypatch.setattr(task._files, "ready", lambda _: iter(found))
+        monkeypatch.setattr(task._files, "files", away)
         with pytest.raises(ConnectionFailedError, match="does not do what was asked"):
             run.poll()
         monkeypatch.undo()
@@ -191,21 +191,25 @@ def test_storage_that_goes_away_is_no_bad_object(
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"when.done": "move"}, "needs done.prefix"),
-        ({"when.done": "move", "done.prefix": "in/done", "prefixes": "in"}, "found again"),
-        ({"when.done": "move", "done.prefix": "done"}, "found again"),
+        ({"when.done": "move"}, "needs done.uri"),
+        ({"when.done": "move", "done.uri": "s3://b/in/done", "prefixes": "in"}, "found again"),
+        ({"when.done": "move", "done.uri": "s3://b/done"}, "found again"),
+        ({"when.done": "move", "done.uri": "s3://b", "prefixes": "in"}, "found again"),
+        ({"when.done": "move", "done.uri": "s3://c/done"}, "a place of the bucket b"),
+        ({"ledger.uri": "/ledger"}, "a place of the bucket b"),
+        ({"settle.ms": "1"}, "no key settle.ms for a bucket"),
         ({"csv.delimiter": "::"}, "one character"),
         ({"secret.access.key": "s"}, "belong together"),
     ],
 )
 def test_config_that_cannot_be_is_named(keys: dict[str, str], problem: str) -> None:
-    given = {"bucket": "b", "topic": "t", **keys}
-    assert any(problem in one for one in problems(S3SourceConnector, given))
+    given = {"uri": "s3://b", "topic": "t", **keys}
+    assert any(problem in one for one in problems(FilesSourceConnector, given))
 
 
 def test_objects_that_stay_are_read_once_however_many_they_are(bucket: S3Bucket) -> None:
     config = texts(bucket, prefixes="in", ledger_after_files="3")
-    with source(S3SourceConnector, config) as run:
+    with source(FilesSourceConnector, config) as run:
         for first in (0, 7):
             for number in range(first, first + 7):
                 bucket.put(f"in/{number:02}.jsonl", f"{number}\n".encode())

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.connect.connectors.storage.sink import DirectorySinkConnector, S3SinkConnector
-from headrace.connect.connectors.storage.source import DirectorySourceConnector, S3SourceConnector
+from headrace.connect.connectors.storage.sink import FilesSinkConnector
+from headrace.connect.connectors.storage.source import FilesSourceConnector
 
-__all__ = [
-    "DirectorySinkConnector",
-    "DirectorySourceConnector",
-    "S3SinkConnector",
-    "S3SourceConnector",
-]
+__all__ = ["FilesSinkConnector", "FilesSourceConnector"]

@@ -74,7 +74,7 @@ class Reading:
 
 
 def format_of(name: str, chosen: str) -> str:
-    """Tell the format of a file by its ending, unless one was chosen.
+    """Return the format of a file by its ending, unless one was chosen.
 
     >>> format_of("a/b.ndjson", "auto"), format_of("b.csv.gz", "auto")
     ('jsonl', 'csv')
@@ -298,15 +298,15 @@ READING_KEYS = declare(
     key(
         "scan.interval.ms",
         timedelta,
-        "How often to look for new files.",
-        default=timedelta(seconds=1),
+        "How often to look for new files; by default each second in a folder, and every ten in a "
+        "bucket.",
         importance="low",
     ),
 )
 
 
 def reading_of(config: Config) -> Reading:
-    r"""Tell how files are read.
+    r"""Return how files are read.
 
     >>> reading_of(READING_KEYS.parse({"csv.delimiter": r"\t"})).delimiter
     '\t'

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, ClassVar, Self
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -25,13 +27,21 @@ from headrace.connect import (
     matching,
 )
 from headrace.connect.connectors.offsets import sync_folder, write_synced, write_whole
-from headrace.connect.connectors.storage.formats import Readable
+from headrace.connect.connectors.storage.formats import Readable, ReadyFile, is_unfinished
 from headrace.errors import ConnectionFailedError, ConnectorConfigError
 
+if TYPE_CHECKING:
+    from headrace.connect.records import Position
+
+
+#: The shapes of a URI, which may also be the path of a folder.
+PLACE = matching(
+    r"s3://[^/]+(?:/.*)?|file:///.*|(?!s3:|file:|[\w+.-]+://).+",
+    "a path, file:///folder or s3://bucket/prefix",
+)
 _GROUP = "S3"
 
 S3_KEYS = declare(
-    key("bucket", str, "The bucket, which exists.", required=True, group=_GROUP),
     key(
         "endpoint",
         str,
@@ -96,11 +106,57 @@ _LASTING = re.compile(
 )
 
 
+def split_uri(uri: str) -> tuple[str, str]:
+    """Return the bucket and the prefix that a URI names; of a folder nothing, and its path.
+
+    >>> split_uri("s3://lake/raw/shop/"), split_uri("file:///data/a%20b"), split_uri("data")
+    (('lake', 'raw/shop'), ('', '/data/a b'), ('', 'data'))
+    """
+    if uri.startswith("s3://"):
+        bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+        return bucket, prefix.strip("/")
+    return "", unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri
+
+
+def prefixes_of(config: Config) -> list[str]:
+    """Return the prefixes of a source's bucket that it reads."""
+    base = split_uri(config["uri"])[1]
+    return [f"{base}/{prefix.strip('/')}".strip("/") for prefix in config["prefixes"] or [""]]
+
+
+def place_problems(config: Config) -> Iterator[ConfigProblem]:
+    """Name keys that the config's kind of place lacks, and those that do not fit together."""
+    kind, other, foreign = "folder", "s3://bucket/prefix", {*S3_KEYS.by_name, "prefixes"}
+    if split_uri(config["uri"])[0]:
+        kind, other, foreign = "bucket", "file:///folder", {"settle.ms"}
+    for name in sorted(foreign & config.keys() & config.texts.keys()):
+        message = f"There is no key {name} for a {kind}: it needs a uri such as {other}."
+        yield ConfigProblem(name, message)
+    if (config["access.key.id"] is None) != (config["secret.access.key"] is None):
+        message = "access.key.id and secret.access.key belong together: give both, or neither."
+        yield ConfigProblem("secret.access.key", message)
+
+
+def opened(config: Config) -> Storage:
+    """Return the folder, or the whole bucket, that a config's URI names.
+
+    Raises
+    ------
+    ConnectorConfigError
+        There is none, or it may not be used.
+    """
+    bucket, path = split_uri(config["uri"])
+    return Bucket.of(config, bucket) if bucket else DiskFolder.existing(Path(path))
+
+
 class Storage(ABC):
     """Whole files by their names, in a folder or below a prefix of a bucket."""
 
     #: Whether a file may have been appended to.
     appends: ClassVar[bool] = False
+    #: How CSV and JSON lines are compressed, and how often new files are looked for, by default.
+    compression: ClassVar[str]
+    scan_interval: ClassVar[timedelta]
 
     def __init__(self, files: fs.FileSystem, root: str) -> None:
         self.files = files
@@ -114,6 +170,22 @@ class Storage(ABC):
         """Return a place within."""
         inner = name.strip("/")
         return type(self)(self.files, self.path(inner)) if inner else self
+
+    @abstractmethod
+    def at(self, uri: str) -> Storage:
+        """Return another place: a folder, or what the same bucket has below a prefix."""
+
+    @abstractmethod
+    def ready(self, config: Config) -> Iterator[ReadyFile]:
+        """Yield the files that a source is to read, in this order."""
+
+    @abstractmethod
+    def partition(self, name: str) -> Mapping[str, str]:
+        """Name a file as a partition of a source."""
+
+    @abstractmethod
+    def name_of(self, partition: Position) -> str | None:
+        """Return the file that a partition of a source names; ``None``: none of this place."""
 
     def path(self, name: str) -> str:
         """Return the path of a file, by which Arrow and messages know it."""
@@ -133,7 +205,7 @@ class Storage(ABC):
         return [name for name, _ in self.found()]
 
     def readable(self, name: str) -> Readable:
-        """Tell how a file is opened."""
+        """Return a file as one that can be opened."""
         path = self.path(name)
         opened = partial(self.files.open_input_file, path)
         return Readable(path, opened, partial(self.outage, path=path))
@@ -194,6 +266,8 @@ class DiskFolder(Storage):
     """A folder on a disk; it is made when something is written to it."""
 
     appends: ClassVar[bool] = True
+    compression: ClassVar[str] = "none"
+    scan_interval: ClassVar[timedelta] = timedelta(seconds=1)
 
     @classmethod
     def of(cls, folder: Path) -> DiskFolder:
@@ -211,8 +285,35 @@ class DiskFolder(Storage):
         """
         if not folder.is_dir():
             message = f"The folder {folder} does not exist."
-            raise ConnectorConfigError(message, hint="Make it, or correct the key directory.")
+            raise ConnectorConfigError(message, hint="Make it, or correct the key uri.")
         return cls.of(folder)
+
+    def at(self, uri: str) -> DiskFolder:
+        """Return the folder of a URI, which may be missing."""
+        return self.of(Path(split_uri(uri)[1]))
+
+    def ready(self, config: Config) -> Iterator[ReadyFile]:
+        """Yield the files that nobody writes to any more, in the order of their names."""
+        folder = Path(self.root)
+        latest = time.time_ns() - int(config["settle.ms"].total_seconds() * 1e9)
+        for path in sorted(folder.glob(config["files"])):
+            name = path.relative_to(folder).as_posix()
+            if is_unfinished(name):
+                continue
+            try:
+                state = path.stat()
+            except FileNotFoundError:  # moved away since it was listed
+                continue
+            if path.is_file() and state.st_mtime_ns <= latest:
+                yield ReadyFile(name, state.st_size, state.st_mtime_ns)
+
+    def partition(self, name: str) -> Mapping[str, str]:
+        """Name a file by its path below the folder."""
+        return {"file": name}
+
+    def name_of(self, partition: Position) -> str | None:
+        """Return the path of the file."""
+        return partition.get("file")
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
         """Write a file, which is on disk before this returns."""
@@ -268,25 +369,50 @@ _KINDS = {
 class Bucket(Storage):
     """What a bucket has below a prefix."""
 
+    compression: ClassVar[str] = "zstd"
+    scan_interval: ClassVar[timedelta] = timedelta(seconds=10)
+
     @classmethod
-    def of(cls, config: Config) -> Bucket:
-        """Return the bucket of a config.
+    def of(cls, config: Config, name: str) -> Bucket:
+        """Return a whole bucket.
 
         Raises
         ------
         ConnectorConfigError
             There is none, or it may not be used.
         """
-        name = config["bucket"]
         try:
-            files = _file_system(config)
+            files = _file_system(config, name)
             found = files.get_file_info(name)
         except OSError as error:
             raise failure_of(error, f"bucket {name}") from error
         if found.type is fs.FileType.NotFound:
             message = f"There is no bucket {name} at {config['endpoint'] or 'Amazon'}."
-            raise ConnectorConfigError(message, hint="Make it, or correct bucket or endpoint.")
+            raise ConnectorConfigError(message, hint="Make it, or correct uri or endpoint.")
         return cls(files, name)
+
+    def at(self, uri: str) -> Bucket:
+        """Return what the bucket has below a URI's prefix."""
+        return self.below(split_uri(uri)[1])
+
+    def ready(self, config: Config) -> Iterator[ReadyFile]:
+        """Yield the objects below the prefixes, in the order of their keys."""
+        listed = (one for prefix in prefixes_of(config) for one in self._listed(prefix, config))
+        found = {one.name: one for one in listed}
+        yield from sorted(found.values(), key=lambda one: one.name)
+
+    def _listed(self, prefix: str, config: Config) -> Iterator[ReadyFile]:
+        for name, info in self.below(prefix).found():
+            if not is_unfinished(name) and fnmatchcase(name, config["files"]):
+                yield ReadyFile(f"{prefix}/{name}".lstrip("/"), info.size, info.mtime_ns)
+
+    def partition(self, name: str) -> Mapping[str, str]:
+        """Name an object by its bucket and key."""
+        return {"bucket": self.root, "object": name}
+
+    def name_of(self, partition: Position) -> str | None:
+        """Return the object's key."""
+        return partition.get("object") if partition.get("bucket") == self.root else None
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
         """Write an object."""
@@ -309,7 +435,7 @@ class Bucket(Storage):
         return failure_of(error, path) if "AWS Error" in str(error) else None
 
 
-def _file_system(config: Config) -> fs.S3FileSystem:
+def _file_system(config: Config, bucket: str) -> fs.S3FileSystem:
     endpoint = urlsplit(config["endpoint"] or "https:")
     ca = config["tls.ca"]
     return fs.S3FileSystem(
@@ -318,7 +444,7 @@ def _file_system(config: Config) -> fs.S3FileSystem:
         session_token=_revealed(config["session.token"]),
         role_arn=config["role.arn"],
         anonymous=config["anonymous"],
-        region=config["region"] or _region(config),
+        region=config["region"] or _region(config, bucket),
         scheme=endpoint.scheme,
         endpoint_override=endpoint.netloc or None,
         force_virtual_addressing=not config["path.style"],
@@ -331,23 +457,16 @@ def _file_system(config: Config) -> fs.S3FileSystem:
     )
 
 
-def _region(config: Config) -> str:
-    return "us-east-1" if config["endpoint"] else str(fs.resolve_s3_region(config["bucket"]))
+def _region(config: Config, bucket: str) -> str:
+    return "us-east-1" if config["endpoint"] else str(fs.resolve_s3_region(bucket))
 
 
 def _revealed(secret: Secret | None) -> str | None:
     return None if secret is None else secret.reveal()
 
 
-def connection_problems(config: Config) -> Iterable[ConfigProblem]:
-    """Name what does not fit together."""
-    if (config["access.key.id"] is None) != (config["secret.access.key"] is None):
-        message = "access.key.id and secret.access.key belong together: give both, or neither."
-        yield ConfigProblem("secret.access.key", message)
-
-
 def failure_of(error: OSError, what: str) -> ConnectorConfigError | ConnectionFailedError:
-    """Tell whether the config is at fault, or the storage, which may come back.
+    """Return the failure of the config, or of the storage, which may come back.
 
     >>> denied = OSError("AWS Error ACCESS_DENIED during HeadObject operation")
     >>> type(failure_of(denied, "bucket b")).__name__, failure_of(OSError("reset"), "b").retriable

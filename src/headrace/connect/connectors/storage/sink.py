@@ -1,15 +1,13 @@
-"""``directory-sink`` and ``s3-sink``: rows as whole files, each row once."""
+"""``files-sink``: rows as whole files, each row once."""
 
 from __future__ import annotations
 
 import datetime as dt
-from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -44,11 +42,11 @@ from headrace.connect.connectors.storage.formats import (
     write_rows,
 )
 from headrace.connect.connectors.storage.places import (
+    PLACE,
     S3_KEYS,
-    Bucket,
-    DiskFolder,
     Storage,
-    connection_problems,
+    opened,
+    place_problems,
 )
 from headrace.errors import ConnectorConfigError, FencedError, StoreError
 
@@ -144,7 +142,7 @@ _EARLIEST = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Tells the folder of each row.
+    """The folder of each row.
 
     Examples
     --------
@@ -353,19 +351,27 @@ _AT_ONCE = 8
 _Folder = str
 
 
-class StorageSinkTask(SinkTask):
-    """Gathers rows; :meth:`flush` makes files of those of each queue, and then moves its mark.
-
-    A subclass says where the files are.
-    """
-
-    @abstractmethod
-    def layout(self, config: Config) -> tuple[Storage, Shape, Folders]:
-        """Return where files are, what they are like, and what folders they lie in."""
+class FilesSinkTask(SinkTask):
+    """Gathers rows; :meth:`flush` makes files of those of each queue, and then moves its mark."""
 
     def start(self, config: Config) -> None:
-        """Look at the storage."""
-        self._files, self._shape, self._folders = self.layout(config)
+        """Look at the place."""
+        self._files = opened(config).at(config["uri"])
+        whole = config["format"] == "parquet"
+        self._shape = Shape(
+            config["format"],
+            config["compression"] or ("zstd" if whole else self._files.compression),
+            config["file.max.rows"],
+            config["file.max.bytes"],
+        )
+        self._folders = Folders(
+            tuple(config["partition.by"]),
+            tuple(config["partition.fields"]),
+            config["partition.time.field"],
+            config["partition.time.format"],
+            ZoneInfo(config["partition.time.zone"]),
+            topics=config["folders"],
+        )
         self._store = QueueMarks(self._files, self.context.generation)
         self._marks: dict[Queue, QueueMark] = {}
         self._gathered: dict[Queue, dict[_Folder, FolderRows]] = {}
@@ -387,7 +393,7 @@ class StorageSinkTask(SinkTask):
         return self._store.write(queue, msgspec.structs.replace(mark, drafts=drafts), mark)
 
     def offsets(self) -> dict[Queue, int]:
-        """Tell from the marks how far each queue has been written."""
+        """Return from the marks how far each queue has been written."""
         return {
             queue: mark.offset for queue, mark in self._marks.items() if mark.offset is not None
         }
@@ -526,110 +532,49 @@ def _set_marks(files: Storage, offsets: Sequence[tuple[Position, Position | None
         marks.write(queue, msgspec.structs.replace(marks.read(queue), offset=offset))
 
 
-class DirectorySinkTask(StorageSinkTask):
-    """Writes rows as files of a folder."""
-
-    def layout(self, config: Config) -> tuple[Storage, Shape, Folders]:
-        """Look at the folder."""
-        kind = config["format"]
-        shape = Shape(kind, config["compression"] if kind == "parquet" else "none")
-        return DiskFolder.existing(config["directory"]), shape, Folders(topics=config["folders"])
-
-
-class DirectorySinkConnector(SinkConnector):
-    """Writes records as whole files into a folder."""
+class FilesSinkConnector(SinkConnector):
+    """Writes records as whole files into a folder or a bucket."""
 
     version = "1.0"
-    task = DirectorySinkTask
+    task = FilesSinkTask
     config: ClassVar[ConfigDeclaration] = declare(
-        key("directory", Path, "The folder to write to, which exists.", required=True),
         key(
-            "format",
+            "uri",
             str,
-            "What the files are.",
-            default="parquet",
-            valid=one_of(*WRITERS),
+            "Where to write: a folder (its path, or file:///folder), which exists, or below a "
+            "prefix of a bucket (s3://bucket/prefix).",
+            required=True,
+            valid=PLACE,
         ),
-        key(
-            "folders",
-            bool,
-            "Whether each topic has a folder of its own below the directory.",
-            default=True,
-        ),
+        key("format", str, "What the files are.", default="parquet", valid=one_of(*WRITERS)),
         key(
             "compression",
             str,
-            "How Parquet files are compressed.",
-            default="zstd",
-            valid=one_of("none", "snappy", "gzip", "zstd", "lz4"),
-            importance="low",
+            "How files are compressed: zstd where nothing is said, except for lines in a folder, "
+            "which are not; snappy and lz4 are for Parquet alone.",
+            valid=one_of("none", "gzip", "lz4", "snappy", "zstd"),
         ),
-    )
-
-    def alter_offsets(
-        self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
-    ) -> bool:
-        """Set offsets further on; what has been written is refused to be written again."""
-        _set_marks(DiskFolder.existing(config["directory"]), offsets)
-        return True
-
-
-class S3SinkTask(StorageSinkTask):
-    """Writes rows as objects of a bucket."""
-
-    def layout(self, config: Config) -> tuple[Storage, Shape, Folders]:
-        """Look at the bucket."""
-        shape = Shape(
-            config["format"],
-            config["compression"],
-            config["object.max.rows"],
-            config["object.max.bytes"],
-        )
-        folders = Folders(
-            tuple(config["partition.by"]),
-            tuple(config["partition.fields"]),
-            config["partition.time.field"],
-            config["partition.time.format"],
-            ZoneInfo(config["partition.time.zone"]),
-        )
-        return Bucket.of(config).below(config["prefix"]), shape, folders
-
-
-class S3SinkConnector(SinkConnector):
-    """Writes records as objects of a bucket."""
-
-    version = "1.0"
-    task = S3SinkTask
-    config: ClassVar[ConfigDeclaration] = S3_KEYS | declare(
-        key("prefix", str, "What stands before all keys, such as raw/shop.", default=""),
-        key("format", str, "What the objects are.", default="parquet", valid=one_of(*WRITERS)),
-        key(
-            "compression",
-            str,
-            "How objects are compressed; snappy is for Parquet alone.",
-            default="zstd",
-            valid=one_of("none", "gzip", "snappy", "zstd"),
-        ),
+        key("folders", bool, "Whether each topic has a folder of its own.", default=True),
         key(
             "partition.by",
             list,
-            "What decides on folders below the topic's, in this order: field, time or both; without, "
-            "there are none.",
+            "What decides on folders below the topic's, in this order: field, time or both; "
+            "without, there are none.",
             default=[],
             valid=each(one_of("field", "time")),
         ),
         key(
             "partition.fields",
             list,
-            "The fields that partition.by=field makes folders of, such as country=de; dots lead into "
-            "structs.",
+            "The fields that partition.by=field makes folders of, such as country=de; dots lead "
+            "into structs.",
             default=[],
         ),
         key(
             "partition.time.field",
             str,
-            "The field with the time: milliseconds since 1970, ISO 8601 or a timestamp; the record's "
-            "own time without it.",
+            "The field with the time: milliseconds since 1970, ISO 8601 or a timestamp; the "
+            "record's own time without it.",
         ),
         key(
             "partition.time.format",
@@ -639,26 +584,28 @@ class S3SinkConnector(SinkConnector):
         ),
         key("partition.time.zone", str, "The zone of these folders.", default="UTC"),
         key(
-            "object.max.rows",
+            "file.max.rows",
             int,
-            "Most rows of an object; a batch with more makes several.",
+            "Most rows of a file; a batch with more makes several.",
             default=1_000_000,
             valid=at_least(1),
         ),
         key(
-            "object.max.bytes",
+            "file.max.bytes",
             Size,
-            "Most bytes of an object, as its rows take up memory before they are written.",
+            "Most bytes of a file, as its rows take up memory before they are written.",
             default=128 << 20,
             valid=at_least(1),
         ),
+        *S3_KEYS,
     )
 
     def validate(self, config: Config) -> Iterable[ConfigProblem]:
         """Name what does not fit together."""
-        yield from connection_problems(config)
-        if config["compression"] == "snappy" and config["format"] != "parquet":
-            message = "snappy is for Parquet: choose gzip, zstd or none."
+        yield from place_problems(config)
+        compression = config["compression"]
+        if compression in {"lz4", "snappy"} and config["format"] != "parquet":
+            message = f"{compression} is for Parquet: choose gzip, zstd or none."
             yield ConfigProblem("compression", message)
         if ("field" in config["partition.by"]) != bool(config["partition.fields"]):
             message = (
@@ -677,5 +624,5 @@ class S3SinkConnector(SinkConnector):
         self, config: Config, offsets: Sequence[tuple[Position, Position | None]]
     ) -> bool:
         """Set offsets further on; what has been written is refused to be written again."""
-        _set_marks(Bucket.of(config).below(config["prefix"]), offsets)
+        _set_marks(opened(config).at(config["uri"]), offsets)
         return True
