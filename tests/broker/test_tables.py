@@ -60,7 +60,7 @@ def test_a_save_that_the_end_breaks_off_is_over_before_the_last_one_begins(
         kept, loop = broker._server._core, broker._loop
         assert kept is not None
         assert loop is not None
-        loop.call_soon_threadsafe(kept.ensure_topic, "new", 1)
+        loop.call_soon_threadsafe(kept.tables.ensure_topic, "new", 1)
         assert begun.wait(5)
     assert ended[0] == ended[1] > 1
     assert "new" in (tmp_path / "topics.json").read_text()
