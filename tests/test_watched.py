@@ -438,7 +438,7 @@ CASES: dict[str, Case] = {
     "topics": topic_watch,
     "http-journal": journal,
 }
-for _name in ("connections", "saving", "delays", "transactions", "expiry"):
+for _name in ("connections", "saving", "delays", "half-messages", "expiry"):
     CASES[f"broker-{_name}"] = partial(broker, name=f"broker-{_name}")
 for _name in ("follower", "tables", "rebuilder"):
     CASES[f"broker-{_name}"] = partial(broker, name=f"broker-{_name}", follow="127.0.0.1:1")
