@@ -100,7 +100,7 @@ class Channel:
         self._stalled = stalled
 
     def tell(self, word: Word) -> None:
-        """Tell the supervisor something, unless it is gone."""
+        """Send the supervisor a word, unless it is gone."""
         with contextlib.suppress(OSError):
             self._socket.sendall(f"{word}\n".encode())
 

@@ -148,7 +148,7 @@ class Child:
         return words
 
     def tell(self, word: Word) -> None:
-        """Tell it something, unless it is gone."""
+        """Send it a word, unless it is gone."""
         self.told.add(word)
         with contextlib.suppress(OSError):
             self.socket.sendall(f"{word}\n".encode())
@@ -266,7 +266,7 @@ def ending(status: int) -> ProcessEnd:
 
 
 def told(status: int) -> str:
-    """Say how a process ended.
+    """Return how a process ended.
 
     >>> told(-9), told(1)
     ('was killed by SIGKILL', 'ended with status 1')

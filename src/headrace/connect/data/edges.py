@@ -97,7 +97,7 @@ _unflushed: dict[tuple[str, int, int], dict[Queue, int]] = {}
 
 
 class HostImpulse:
-    """Tells the driver when a source task's host has records, and the host what is committed.
+    """Wakes the driver when a source task's host has records, and passes commits on to the host.
 
     Parameters
     ----------

@@ -331,7 +331,7 @@ class TaskChannel:
         return PolledBatch(rows, positions, header["more"])
 
     def committed(self, batch: int) -> None:
-        """Tell that everything up to a batch is committed."""
+        """Confirm that everything up to a batch is committed."""
         self._ask({"op": "committed", "batch": batch})
 
     def begin(
@@ -340,7 +340,7 @@ class TaskChannel:
         positions: Iterable[tuple[Position, Position]],
         elsewhere: Iterable[tuple[Position, Position | None]] = (),
     ) -> None:
-        """Say on which batch an epoch begins, and where its record has the source.
+        """Begin an epoch: on a batch, where its record has the source.
 
         A task starts with that.  One that has started goes on with what it has polled, where all
         of that record is its own doing, and else begins anew.
@@ -406,7 +406,7 @@ class TaskChannel:
         return None if header["offsets"] is None else _offsets(header["offsets"])
 
     def fence(self, epoch: int) -> None:
-        """Say which epoch begins: batches of older ones are refused from then on."""
+        """Begin an epoch: batches of older ones are refused from then on."""
         self._ask({"op": "fence", "epoch": epoch})
 
     def put(

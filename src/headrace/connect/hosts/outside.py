@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class OutsideValues:
-    """Tells when a value that a config takes from outside is another one.
+    """Notices when a value that a config takes from outside is another one.
 
     Parameters
     ----------

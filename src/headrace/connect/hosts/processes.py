@@ -216,7 +216,7 @@ def _variables(pid: int) -> list[bytes]:
 
 
 def carries(pid: int, mark: str) -> bool | None:
-    """Tell whether a process began with ``mark`` among its variables; None: it shows none.
+    """Return whether a process began with ``mark`` among its variables; None: it shows none.
 
     So does one that is about to end.
     """
@@ -235,7 +235,7 @@ def _is_ending(pid: int) -> bool:
 
 
 def has_ended(handle: int, patience: float = 0.0) -> bool:
-    """Tell whether the process of a descriptor has ended, or does so in time.
+    """Return whether the process of a descriptor has ended, or does so in time.
 
     >>> has_ended(os.pidfd_open(os.getpid()))
     False
@@ -325,7 +325,7 @@ class Family:
             self._handles[pid] = handle
 
     def have_ended(self, patience: float) -> bool:
-        """Tell whether all that were taken in have ended, or do so in so many seconds."""
+        """Return whether all that were taken in have ended, or do so in so many seconds."""
         deadline = time.monotonic() + patience
         return all(
             has_ended(handle, max(0.0, deadline - time.monotonic()))

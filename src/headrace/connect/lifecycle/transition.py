@@ -91,7 +91,7 @@ class Ending(StrEnum):
 
 
 def kafka_state(phase: Phase, target: Target) -> KafkaState:
-    """Return Kafka Connect's word for a phase.
+    """Return a phase in Kafka Connect's words.
 
     Examples
     --------
