@@ -37,12 +37,13 @@ from headrace.client import (
     PushOptions,
 )
 from headrace.client.blocking import LoopThread
+from headrace.connect.channel import ChildEnd, HostCommand
 from headrace.connect.connectors.http._server import Arrival
 from headrace.connect.connectors.http.source import Journal, JournaledInbox
 from headrace.connect.connectors.sharing import ShareWatch
 from headrace.connect.coordination import Cluster as WorkerCluster
 from headrace.connect.hosts.channel import Serving
-from headrace.connect.hosts.life import HostControl, Life, RunningUnit
+from headrace.connect.hosts.life import Life, RunningUnit
 from headrace.connect.hosts.outside import OutsideValues
 from headrace.connect.lifecycle import Failed
 from headrace.connect.log import TopicUsed
@@ -375,13 +376,13 @@ def probe(_folder: Path, _address: str) -> None:
     worker, host = socket.socketpair()
     with worker, host:
         worker.settimeout(SOON)
-        control = HostControl(host)
+        control = ChildEnd(host, HostCommand)
         life = Life(control, "task 0 of connector 'a'", probe=0.005)
-        life._tell_failed = lambda cause: life.control.say(Failed(cause))  # type: ignore[method-assign]
+        life._tell_failed = lambda cause: life.control.tell(Failed(cause))  # type: ignore[method-assign]
         life._watch_health(_Nothing())
         break_thread("headrace-probe")
         told = b""
-        while b'"say":"Failed"' not in told:
+        while b'"type":"Failed"' not in told:
             told = worker.recv(65536)
         assert b"BrokenError" in told
         life.stopping.set()
@@ -487,6 +488,8 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "client/groups.py": ("group-commits", "group-fetcher"),
     "client/tables.py": ("table",),
     "client/transactions.py": ("producer-heartbeats",),
+    # What listens to the worker ends its process, as those above.
+    "connect/channel.py": "tests/connect/hosts/test_sharing.py",
     "connect/connectors/sharing.py": ("topics",),
     "connect/connectors/http/source.py": ("http-journal",),
     "connect/connectors/http/_server.py": "the task's next poll raises it",
@@ -497,9 +500,7 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "connect/coordination/members.py": ("connect-heartbeat",),
     "connect/data/engine.py": "the worker hears that the task's query has ended",
     "connect/data/jobs.py": IN_PROCESSES,
-    "connect/data/process.py": "as where the engine's process ends: tests of the data plane",
     "connect/hosts/host.py": "tests/connect/hosts/test_sharing.py",
-    # What listens to the worker ends its process, as those above.
     "connect/hosts/life.py": ("headrace-probe",),
     "connect/hosts/outside.py": ("headrace-outside",),
     "connect/hosts/process_host.py": "tests/connect/hosts/test_crashes.py",

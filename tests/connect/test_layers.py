@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "naming": set(),
     "levels": set(),
     "lifecycle": {"naming"},
+    "channel": {"config", "lifecycle"},
     "log": {"naming", "lifecycle"},
     "assignment": {"naming", "lifecycle", "log"},
     "coordination": {"naming", "lifecycle", "log", "assignment"},
@@ -43,9 +44,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "connectors": PLUGIN_SIDE | {"testing"},
     "hosts": PLUGIN_SIDE
     | {"converters", "predicates", "transforms", "handling", "levels", "lifecycle", "naming"}
-    | {"worker"},
+    | {"channel", "worker"},
     "data": PLUGIN_SIDE
-    | {"converters", "handling", "hosts", "levels", "lifecycle", "naming", "worker"},
+    | {"channel", "converters", "handling", "hosts", "levels", "lifecycle", "naming", "worker"},
 }
 
 #: What may import PySpark: the supervisor never does, nor does a plugin's process.

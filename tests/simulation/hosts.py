@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 from unittest.mock import patch
 
-import orjson
 import pyarrow as pa
 
 import headrace.connect.data.edges
@@ -30,6 +29,7 @@ import headrace.connect.hosts.launcher
 import headrace.connect.running
 import headrace.spark.driver
 import headrace.spark.ticks
+from headrace.connect.channel import HostEnded, encode
 from headrace.connect.data.engine import serve
 from headrace.connect.hosts.fork_client import Keeper
 from headrace.connect.plugins.catalog import Catalog, Plugin
@@ -131,7 +131,7 @@ class Machinery:
         def ended() -> None:
             self.hosts.pop(process, None)
             status = self._exits.get(process, _SIGKILL)
-            message = orjson.dumps({"ended": status, "why": why[0], "used": 0})
+            message = encode(HostEnded(status, why[0], used=0))
             world.after(world.chance.uniform(0.0005, 0.01), partial(told, message))
 
         def told(message: bytes) -> None:

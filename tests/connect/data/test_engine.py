@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 
-from headrace.connect.data import engine as module
-from headrace.connect.data.engine import Engine
-from headrace.connect.data.positions import EngineSettings
-from headrace.connect.data.process import (
-    Ended,
-    EngineEvent,
+from headrace.connect.channel import (
+    EngineMessage,
     Hold,
     Level,
+    QueryEvent,
     Reply,
     StartQuery,
     StopQuery,
     TaskCopy,
 )
-from headrace.connect.hosts.life import Terms
+from headrace.connect.data import engine as module
+from headrace.connect.data.engine import Engine
+from headrace.connect.data.positions import EngineSettings
 
 UNIT = TaskCopy("orders", 0, 7)
 
@@ -62,25 +61,14 @@ class Bench:
     """An engine, and what it has told."""
 
     def __init__(self, folder: Path) -> None:
-        self.told: list[EngineEvent] = []
+        self.told: list[EngineMessage] = []
         settings = EngineSettings(namesrv="127.0.0.1:1", folder=folder)
         self.engine = Engine(settings, self.told.append)
         self._numbers = iter(range(1, 100))
 
     def start(self) -> int:
         number = next(self._numbers)
-        terms = Terms()
-        self.engine.take(
-            StartQuery(
-                request=number,
-                unit=UNIT,
-                role="source",
-                address="nowhere",
-                terms=terms,
-                tasks=1,
-                paused=False,
-            )
-        )
+        self.engine.take(StartQuery(number, UNIT, "source", "nowhere"))
         return number
 
     def stop(self) -> int:
@@ -117,38 +105,40 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
 
 def test_a_second_start_begins_nothing(bench: Bench) -> None:
     first, second = bench.start(), bench.start()
-    assert not bench.answer(second).problem
+    assert bench.answer(second).failure is None
     Job.may_be_made.set()
-    assert not bench.answer(first).problem
+    assert bench.answer(first).failure is None
     assert [job.began for job in Job.made] == [1]
-    assert not bench.answer(bench.stop()).problem
+    assert bench.answer(bench.stop()).failure is None
     assert [job.stops for job in Job.made] == [1]
     assert not bench.engine._runs
 
 
 def test_a_stop_finds_a_start_that_has_only_been_asked_for(bench: Bench) -> None:
     start, stop = bench.start(), bench.stop()
-    assert not bench.answer(stop).problem
+    assert bench.answer(stop).failure is None
     Job.may_be_made.set()
-    assert "stopped while it started" in bench.answer(start).problem
+    assert "stopped while it started" in str(bench.answer(start).failure)
     assert [job.began for job in Job.made] == [0]
 
 
 def test_a_start_behind_a_stop_is_another_run(bench: Bench) -> None:
     first, _, second = bench.start(), bench.stop(), bench.start()
     Job.may_be_made.set()
-    assert "stopped while it started" in bench.answer(first).problem
-    assert not bench.answer(second).problem
+    assert "stopped while it started" in str(bench.answer(first).failure)
+    assert bench.answer(second).failure is None
     assert sorted(job.began for job in Job.made) == [0, 1]
-    assert not bench.answer(bench.stop()).problem
+    assert bench.answer(bench.stop()).failure is None
     assert sum(job.stops for job in Job.made if job.began) == 1
 
 
 def test_a_job_that_ends_by_itself_is_told_once(bench: Bench) -> None:
     Job.may_be_made.set()
-    assert not bench.answer(bench.start()).problem
+    assert bench.answer(bench.start()).failure is None
     Job.made[0]._ended.set()
-    ended = bench.until(lambda: next((one for one in bench.told if isinstance(one, Ended)), None))
+    ended = bench.until(
+        lambda: next((one for one in bench.told if isinstance(one, QueryEvent)), None)
+    )
     assert ended.unit == UNIT
     assert Job.made[0].stops == 1
     assert not bench.engine._runs
@@ -162,7 +152,7 @@ def test_that_a_job_has_begun_is_told_before_that_it_has_ended(
     Job.may_be_made.set()
     tell = bench.engine._tell
 
-    def late(event: EngineEvent) -> None:
+    def late(event: EngineMessage) -> None:
         if isinstance(event, Reply):
             time.sleep(0.3)
         tell(event)
@@ -170,26 +160,25 @@ def test_that_a_job_has_begun_is_told_before_that_it_has_ended(
     monkeypatch.setattr(bench.engine, "_tell", late)
     bench.start()
     bench.until(lambda: True if len(bench.told) == 2 else None)
-    assert [type(one) for one in bench.told] == [Reply, Ended]
+    assert [type(one) for one in bench.told] == [Reply, QueryEvent]
 
 
 def test_a_pause_that_comes_while_a_task_opens_its_queues_reaches_its_query(bench: Bench) -> None:
     start = bench.start()
     for held in (True, False, True):
-        assert not bench.answer(bench.hold(held=held)).problem
+        assert bench.answer(bench.hold(held=held)).failure is None
     Job.may_be_made.set()
-    assert not bench.answer(start).problem
+    assert bench.answer(start).failure is None
     assert Job.made[0].held == [True]
     bench.hold(held=False)
     assert Job.made[0].held == [True, False]
 
 
 def test_a_pause_of_what_does_not_run_is_no_error(bench: Bench) -> None:
-    assert not bench.answer(bench.hold(held=True)).problem
+    assert bench.answer(bench.hold(held=True)).failure is None
 
 
 def test_level_is_set_in_the_engine(bench: Bench) -> None:
     logger = logging.getLogger("tests.of.engine.levels")
-    bench.engine.take(Level(99, "tests.of.engine", logging.DEBUG))
-    assert not bench.answer(99).problem
+    bench.engine.take(Level("tests.of.engine", logging.DEBUG))
     assert logger.level == logging.DEBUG

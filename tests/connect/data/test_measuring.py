@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.connect.channel import EngineMessage, QueryEvent, TaskCopy
 from headrace.connect.data.jobs import Measuring
-from headrace.connect.data.process import EngineEvent, Measured, TaskCopy
-from headrace.connect.worker import Figures
+from headrace.connect.worker import Figures, Moved
 from headrace.errors import JobFailedError
 
 UNIT = TaskCopy("orders", 0, 4)
@@ -26,8 +26,8 @@ class _Job:
         return Figures(records=10 * self.batch, commits=self.batch, lag=self.lag)
 
 
-def _measuring(job: _Job) -> tuple[Measuring, list[EngineEvent], dict[TaskCopy, _Job]]:
-    told: list[EngineEvent] = []
+def _measuring(job: _Job) -> tuple[Measuring, list[EngineMessage], dict[TaskCopy, _Job]]:
+    told: list[EngineMessage] = []
     jobs = {UNIT: job}
     return Measuring(lambda: jobs, told.append), told, jobs
 
@@ -40,8 +40,8 @@ def test_a_commit_is_told_at_the_next_look_and_only_once() -> None:
     measuring.look(1.0)
     measuring.look(2.0)
     assert told == [
-        Measured(UNIT, Figures(lag=0)),
-        Measured(UNIT, Figures(records=10, commits=1, lag=0)),
+        QueryEvent(UNIT, Moved(Figures(lag=0))),
+        QueryEvent(UNIT, Moved(Figures(records=10, commits=1, lag=0))),
     ]
     assert job.looks == 2
 
@@ -54,7 +54,7 @@ def test_a_lag_that_grows_without_a_commit_is_told_now_and_then() -> None:
     measuring.look(101.0)
     assert len(told) == 1
     measuring.look(105.0)
-    assert told[1:] == [Measured(UNIT, Figures(records=10, commits=1, lag=7))]
+    assert told[1:] == [QueryEvent(UNIT, Moved(Figures(records=10, commits=1, lag=7)))]
     measuring.look(110.0)
     assert len(told) == 2
 
@@ -65,7 +65,7 @@ def test_a_job_whose_broker_is_away_is_told_of_when_it_is_back() -> None:
     measuring.look(0.0)
     job.away, job.batch = False, 1
     measuring.look(1.0)
-    assert told == [Measured(UNIT, Figures(records=10, commits=1, lag=0))]
+    assert told == [QueryEvent(UNIT, Moved(Figures(records=10, commits=1, lag=0)))]
 
 
 def test_of_a_job_that_is_gone_nothing_is_kept() -> None:

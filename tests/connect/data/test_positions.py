@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.client import Admin, Client, PullConsumer
-from headrace.connect.data.process import StartQuery
+from headrace.connect.channel import StartQuery
 from headrace.connect.worker import Started
 from headrace.connect.worker.reporting import OffsetEntry
 from tests.clusters import Cluster

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.connect.channel import Request, StartQuery, StopQuery
 from headrace.connect.data.plane import QueryTask
-from headrace.connect.data.process import Command, StartQuery, StopQuery
 from headrace.connect.lifecycle import HostEvent, Listens
 from headrace.connect.worker.launching import HostSpec
 
@@ -22,9 +22,9 @@ class Engine:
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
-        self.asked: list[Command] = []
+        self.asked: list[Request] = []
 
-    async def ask(self, make: Callable[[int], Command]) -> Any:
+    async def ask(self, make: Callable[[int], Request]) -> Any:
         await self.opened.wait()
         self.asked.append(make(len(self.asked)))
 

@@ -298,12 +298,12 @@ def test_a_unit_that_cannot_be_made_out_fails_alone() -> None:
     before = set(threading.enumerate())
     with worker, worker.makefile("rb") as lines:
         hosting._take_in(theirs, Masking())
-        assert orjson.loads(lines.readline())["say"] == "forked"
+        assert orjson.loads(lines.readline())["type"] == "Born"
         worker.sendall(b'{"kind": 7}\n')
         failed, left = map(orjson.loads, lines)
-    assert failed["say"] == "Failed"
+    assert failed["type"] == "Failed"
     assert "a connector failed in its host: " in failed["cause"]["summary"]
-    assert left["say"] == "left"
+    assert left["type"] == "Left"
     for thread in set(threading.enumerate()) - before:
         thread.join(10)
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from headrace.connect.connectors.file import FileSinkConnector, FileSourceConnector
-from headrace.connect.hosts.life import Terms
+from headrace.connect.hosts.sink_unit import sink_terms
+from headrace.connect.hosts.source_unit import source_terms
+from headrace.connect.lifecycle import Terms
 from headrace.connect.plugins.validation import read_config
 from headrace.errors import ConnectorConfigError
 
@@ -17,7 +19,7 @@ SOURCE = {"name": "s", "connector.class": "file-source", "file": "/in", "topic":
 
 def sink(**more: str) -> Terms:
     texts = {name.replace("_", "."): text for name, text in more.items()}
-    return Terms.of_sink(read_config(FileSinkConnector, SINK | texts))
+    return sink_terms(read_config(FileSinkConnector, SINK | texts))
 
 
 @pytest.mark.parametrize(
@@ -62,4 +64,4 @@ def test_time_needs_a_zone(where: str) -> None:
 
 def test_source_says_how_many_queues_new_topics_have() -> None:
     texts = SOURCE | {"topic.creation.default.partitions": "9"}
-    assert Terms.of_source(read_config(FileSourceConnector, texts)) == Terms(queues=9)
+    assert source_terms(read_config(FileSourceConnector, texts)) == Terms(queues=9)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import os
 import pickle
 import socket
 import sys
@@ -20,9 +19,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import msgspec
-
 from headrace.client import Client
+from headrace.connect.channel import (
+    AskPositions,
+    ChildEnd,
+    CommitPositions,
+    EngineCommand,
+    EngineMessage,
+    Forget,
+    Hold,
+    Level,
+    QueryEvent,
+    Reply,
+    Request,
+    StartQuery,
+    StopQuery,
+    TaskCopy,
+)
 from headrace.connect.data.jobs import Measuring, TaskJob
 from headrace.connect.data.positions import (
     EngineSettings,
@@ -30,23 +43,8 @@ from headrace.connect.data.positions import (
     forget_positions,
     read_positions,
 )
-from headrace.connect.data.process import (
-    Ask,
-    Command,
-    CommitPositions,
-    Ended,
-    EngineEvent,
-    Forget,
-    Hold,
-    Level,
-    QueryWaits,
-    Ready,
-    Reply,
-    StartQuery,
-    StopQuery,
-    TaskCopy,
-)
 from headrace.connect.levels import set_level
+from headrace.connect.lifecycle import Cause, Interrupted, Started, WaitsFor
 from headrace.errors import (
     BrokerError,
     ConnectionFailedError,
@@ -87,7 +85,7 @@ class Engine:
         Takes what the supervisor is to hear; called by any thread.
     """
 
-    def __init__(self, settings: EngineSettings, tell: Callable[[EngineEvent], None]) -> None:
+    def __init__(self, settings: EngineSettings, tell: Callable[[EngineMessage], None]) -> None:
         self._settings = settings
         self._tell = tell
         self._client = Client(settings.namesrv, settings.client_settings)
@@ -102,15 +100,18 @@ class Engine:
         """Start Spark."""
         get_session(self._settings.job_settings())
         self._measuring.start()
-        self._tell(Ready())
+        self._tell(Started())
 
-    def take(self, command: Command) -> None:
+    def take(self, command: EngineCommand) -> None:
         """Do what the supervisor asks, in a thread of its own.
 
         What runs is noted here, in the order of what is asked: a stop finds what any start before
         it has begun, and a second start begins nothing.
         """
         logger.debug("asked to %s", type(command).__name__.lower())
+        if isinstance(command, Level):
+            set_level(command.logger, command.level)
+            return
         work: Callable[[], Any] = partial(self._do, command)
         with self._lock:
             match command:
@@ -124,34 +125,30 @@ class Engine:
                     work = _nothing
                     if unit in self._runs:
                         self._runs[unit].hold(held=held)
-                case Level(logger=name, level=level):
-                    work = partial(set_level, name, level)
                 case StopQuery(unit=unit):
                     stopped = self._runs.pop(unit, None)
                     work = _nothing if stopped is None else stopped.stop()
         self._workers.submit(self._answer, command, work)
 
-    def _answer(self, command: Command, work: Callable[[], Any]) -> bool:
-        """Do something and tell what came of it; tell the caller whether it was done."""
+    def _answer(self, asked: Request, work: Callable[[], Any]) -> bool:
+        """Do something and tell what came of it; return whether it was done."""
         try:
-            value = work()
+            reply = Reply(asked.request, work())
         except HeadraceError as error:
-            problem = self._told(error)
-            self._tell(Reply(command.request, problem=problem, passes=_passes(error)))
+            cause = Cause(self._told(error))
+            reply = Reply(asked.request, failure=cause, passes=_passes(error))
         except Exception as error:
-            logger.exception("the engine could not do %s", type(command).__name__)
-            self._tell(Reply(command.request, problem=f"{type(error).__name__}: {error}"))
-        else:
-            self._tell(Reply(command.request, value))
-            return True
-        return False
+            logger.exception("the engine could not do %s", type(asked).__name__)
+            reply = Reply(asked.request, failure=Cause(f"{type(error).__name__}: {error}"))
+        self._tell(reply)
+        return reply.failure is None
 
-    def _do(self, command: Command) -> Any:
-        match command:
-            case Ask(connector=connector):
+    def _do(self, asked: Request) -> Any:
+        match asked:
+            case AskPositions(connector=connector):
                 return read_positions(self._client, connector)
             case CommitPositions():
-                self._change(command)
+                self._change(asked)
             case Forget(connector=connector):
                 forget_positions(self._client, connector)
         return None
@@ -175,7 +172,7 @@ class Engine:
 
     def _begin(self, order: StartQuery, run: _TaskRun) -> None:
         def waits(what: str) -> None:
-            self._tell(QueryWaits(order.unit, what))
+            self._tell(QueryEvent(order.unit, WaitsFor(what)))
 
         try:
             job = TaskJob(order, self._client, self._settings, self._turns, waits)
@@ -190,33 +187,34 @@ class Engine:
             raise
 
     def _watch(self, unit: TaskCopy, run: _TaskRun) -> None:
-        job, ended, unforeseen = run.job, Ended(unit, "it ended"), None
+        job, problem, passes, unforeseen = run.job, "it ended", False, None
         assert job is not None, "what has begun has a job"
         try:
             job.await_end()
         except HeadraceError as error:
-            ended = Ended(unit, self._told(error), passes=_passes(error))
-            unforeseen = None if ended.passes else error.__cause__
+            problem, passes = self._told(error), _passes(error)
+            unforeseen = None if passes else error.__cause__
         if self._forget(unit, run):
             with contextlib.suppress(HeadraceError):
                 job.stop()
             told = "the query of %s ended: %s"
-            logger.warning(told, job.name, ended.problem, exc_info=unforeseen)
-            self._tell(ended)
+            logger.warning(told, job.name, problem, exc_info=unforeseen)
+            self._tell(QueryEvent(unit, Interrupted(problem) if passes else unit.failed(problem)))
 
     def _lose(self, unit: TaskCopy, run: _TaskRun, error: BaseException) -> None:
         if self._forget(unit, run):
-            self._tell(Ended(unit, f"its end was not seen: {type(error).__name__}: {error}"))
+            unseen = unit.failed(f"its end was not seen: {type(error).__name__}: {error}")
+            self._tell(QueryEvent(unit, unseen))
 
     def _forget(self, unit: TaskCopy, run: _TaskRun) -> bool:
-        """Note that a run is over; tell whether that is so without anybody having asked for it."""
+        """Note that a run is over; return whether that is so without anybody having asked for it."""
         with self._lock:
             if self._runs.get(unit) is run:
                 del self._runs[unit]
             return not run.stopped
 
     def _told(self, error: HeadraceError) -> str:
-        """Say what failed, and on which cluster where that is what failed."""
+        """Return what failed, and on which cluster where that is what failed."""
         if isinstance(error, _OF_BROKERS) and not isinstance(error, HostGoneError):
             return f"the cluster at {self._settings.namesrv}: {error}"
         return str(error)
@@ -255,7 +253,7 @@ def _nothing() -> None:
 
 
 def _passes(error: HeadraceError) -> bool:
-    """Tell whether a query that failed may go on later, by itself: brokers come back.
+    """Return whether a query that failed may go on later, by itself: brokers come back.
 
     What Spark gave up on is not among them: it may be a fault of ours, the same each time.
     """
@@ -273,22 +271,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 def serve(settings: EngineSettings, channel: socket.socket) -> NoReturn:
     """Do what the supervisor says at the other end of a channel, until it is gone."""
-    telling = threading.Lock()
-    encoder = msgspec.json.Encoder()
-
-    def tell(event: EngineEvent) -> None:
-        with telling, contextlib.suppress(OSError):
-            channel.sendall(encoder.encode(event) + b"\n")
-
-    engine = Engine(settings, tell)
+    worker = ChildEnd(channel, EngineCommand)
+    engine = Engine(settings, worker.tell)
     engine.open()
-    decoder = msgspec.json.Decoder(Command)
-    with channel.makefile("rb") as lines:
-        for line in lines:
-            engine.take(decoder.decode(line))
-    # The supervisor is gone, and so is who could be told; its successor starts another engine.
-    sys.stderr.flush()
-    os._exit(0)
+    while True:
+        engine.take(worker.hear())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.client import Admin, Client, MessageQueue, PullConsumer
+from headrace.connect.channel import EngineMessage, QueryEvent, StartQuery, TaskCopy
 from headrace.connect.data.edges import HostImpulse, HostIntake, HostOutlet
 from headrace.connect.data.positions import (
     EngineSettings,
@@ -21,9 +22,8 @@ from headrace.connect.data.positions import (
     stamp_of,
     task_job,
 )
-from headrace.connect.data.process import EngineEvent, Measured, StartQuery, TaskCopy
 from headrace.connect.hosts.channel import TaskChannel
-from headrace.connect.lifecycle import Figures
+from headrace.connect.lifecycle import Figures, Moved
 from headrace.connect.records import Queue
 from headrace.errors import HeadraceError, JobFailedError, TopicNotFoundError
 from headrace.protocol.transactions import CommitRecord, Position, Share
@@ -56,11 +56,11 @@ class Measurable(Protocol):
         """The last committed batch."""
 
     def figures(self) -> Figures:
-        """Tell what it has moved."""
+        """Return what it has moved."""
 
 
 class Measuring:
-    """Tells what tasks have moved, each time that it has changed.
+    """Measures what tasks have moved, and tells of it each time that it has changed.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Measuring:
     def __init__(
         self,
         jobs: Callable[[], Mapping[TaskCopy, Measurable]],
-        tell: Callable[[EngineEvent], None],
+        tell: Callable[[EngineMessage], None],
     ) -> None:
         self._jobs = jobs
         self._tell = tell
@@ -85,7 +85,7 @@ class Measuring:
         watched_thread(self._run, name="engine-figures", on_failure=end_process).start()
 
     def look(self, now: float) -> None:
-        """Tell what has changed since the last time."""
+        """Send what has changed since the last time."""
         jobs = self._jobs()
         for unit in self._looked.keys() - jobs.keys():
             del self._looked[unit]
@@ -105,7 +105,7 @@ class Measuring:
             return
         if figures != self._told.get(unit):
             self._told[unit] = figures
-            self._tell(Measured(unit, figures))
+            self._tell(QueryEvent(unit, Moved(figures)))
 
     def _run(self) -> None:
         while True:
@@ -262,7 +262,7 @@ class SinkQueues:
         return True
 
     def say(self) -> None:
-        """Tell what the task waits for, also where that is nothing."""
+        """Pass on what the task waits for, also where that is nothing."""
         self._said = self._lacks()
         self._waits(self._said)
 
@@ -277,7 +277,7 @@ class SinkQueues:
 
 
 def _missing(topics: list[str]) -> str:
-    """Say which topics are missing, and what to do.
+    """Return which topics are missing, as what the task waits for.
 
     >>> _missing(["orders"])
     'topic orders, which does not exist yet'
@@ -368,7 +368,7 @@ class TaskJob:
         return self._job.batch
 
     def figures(self) -> Figures:
-        """Tell what the task has moved."""
+        """Return what the task has moved."""
         now = self._job.statistics()
         return Figures(
             records=now.records_in,

@@ -10,26 +10,23 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from headrace.backoff import Backoff
-from headrace.connect.data.positions import EngineSettings
-from headrace.connect.data.process import (
-    Ask,
+from headrace.connect.channel import (
+    AskPositions,
     CommitPositions,
-    Ended,
-    EngineProcess,
     Forget,
     Hold,
-    Measured,
-    QueryWaits,
+    QueryEvent,
     StartQuery,
     StopQuery,
     TaskCopy,
 )
-from headrace.connect.hosts.life import Terms
+from headrace.connect.data.positions import EngineSettings
+from headrace.connect.data.process import EngineProcess
 from headrace.connect.lifecycle import (
-    Cause,
     Exited,
     Failed,
     HostEvent,
+    Interrupted,
     Listens,
     Moved,
     Started,
@@ -116,7 +113,7 @@ class QueryTask:
         self._listener(event)
 
     async def _end(self, event: Exited) -> None:
-        """Tell of the host's end once its query is over: a successor's would meet it."""
+        """Pass the host's end on once its query is over: a successor's would meet it."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.end_query(), _ENDING)
         self._listener(event)
@@ -152,14 +149,14 @@ class QueryTask:
             else:
                 return False
         except (JobFailedError, TimeoutError) as error:
-            self.fail(f"it could not be started: {error}")
+            self.fail(self.unit.failed(f"it could not be started: {error}"))
             return False
         finally:
             self._beginning = False
         return True
 
     def _order(self, number: int) -> StartQuery:
-        """Say what begins, once the engine can hear it: nobody would end it if it began now."""
+        """Return what begins, once the engine can hear it: nobody would end it if it began now."""
         if self._ending:
             raise JobFailedError("it was stopped before it began")
         assert self._said is not None
@@ -168,14 +165,14 @@ class QueryTask:
             unit=self.unit,
             role=self.spec.role,
             address=self._said.address,
-            terms=msgspec.convert(self._said.terms, Terms),
+            terms=self._said.terms,
             tasks=self.spec.tasks,
             paused=self._paused,
             kept_as=self.spec.kept_as,
         )
 
     def waits(self, what: str) -> None:
-        """Say what the task's query waits for; nothing: it goes on."""
+        """Take note of what the task's query waits for; nothing: it goes on."""
         self._query_waits = what
         self._tell_what_it_waits_for()
 
@@ -183,21 +180,16 @@ class QueryTask:
         if not self._ending:
             self._listener(WaitsFor(self._host_waits or self._query_waits))
 
-    async def query_failed(self, problem: str) -> None:
-        """The query has ended for good: the host may know better why, so it has the first word."""
+    async def query_failed(self, event: Failed) -> None:
+        """Fail, as the query has; the host may know better why, so it has the first word."""
         await asyncio.sleep(_FIRST_WORD)
-        self.fail(problem)
+        self.fail(event)
 
-    @property
-    def _who(self) -> str:
-        return f"the query of task {self.unit.task} of connector '{self.unit.connector}'"
-
-    def fail(self, problem: str) -> None:
-        """The query has ended, and with it the task."""
+    def fail(self, event: Failed) -> None:
+        """End the task, as its query has ended for good."""
         if not self._ending:
             self._ending = True
-            summary, _, _ = problem.partition("\n")
-            self._listener(Failed(Cause(f"{self._who}: {summary}", problem)))
+            self._listener(event)
 
     async def end_query(self) -> None:
         """End the query, where there is one."""
@@ -343,7 +335,7 @@ class DataPlane:
         self.engine.set_level(logger, level)
 
     def installed(self) -> object:
-        """Tell what plugins may be in."""
+        """Return what plugins may be in."""
         return self._launcher.installed()
 
     def live_until(self, time: float) -> None:
@@ -368,19 +360,19 @@ class DataPlane:
         """A task's host is gone."""
         self._running.pop(task.unit, None)
 
-    def _heard(self, event: Ended | Measured | QueryWaits) -> None:
-        task = self._running.get(event.unit)
+    def _heard(self, heard: QueryEvent) -> None:
+        task = self._running.get(heard.unit)
         if task is None:
             return
-        match event:
-            case Measured(figures=figures):
-                task.hear(Moved(figures))
-            case QueryWaits(what=what):
+        match heard.event:
+            case Moved() as event:
+                task.hear(event)
+            case WaitsFor(what=what):
                 task.waits(what)
-            case Ended(problem=problem, passes=True):
+            case Interrupted(problem=problem):
                 self.spawn(task.begin_again(problem))
-            case Ended(problem=problem):
-                self.spawn(task.query_failed(problem))
+            case Failed() as event:
+                self.spawn(task.query_failed(event))
 
     def _engine_lost(self) -> None:
         logger.warning("the engine died; queries of %d tasks begin anew", len(self._running))
@@ -398,7 +390,7 @@ class DataPlane:
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
-                found = await self.engine.ask(lambda number: Ask(number, kept_as))
+                found = await self.engine.ask(lambda number: AskPositions(number, kept_as))
             except EngineAwayError:
                 pause = backoff.next()
                 if loop.time() + pause > deadline:
@@ -412,7 +404,7 @@ class DataPlane:
         await self.engine.open()
         try:
             async with asyncio.timeout(_PATIENCE):
-                found = await self.engine.ask(lambda number: Ask(number, kept_as))
+                found = await self.engine.ask(lambda number: AskPositions(number, kept_as))
         except TimeoutError:
             name = config.get("name", kept_as)
             raise EngineAwayError(

@@ -1,16 +1,4 @@
-"""A host's end of the channel to its worker: one message of JSON per line, both ways.
-
-======================  ==========================================================
-the worker says         ``stop``, ``pause``, ``resume``, ``where``, ``level``, ``task_configs``; first
-                        of all what is to run
-the host says           ``born``, ``open``, ``answer``, ``task_configs``, ``where``, ``left``, and the
-                        names of events: ``Started``, ``Failed`` ...
-======================  ==========================================================
-
-A host that several connectors share says ``open``, and then takes the other ends of their channels
-as they come through this one, a descriptor with each byte; each is told what is to run, and says
-``left`` last of all.
-"""
+"""What a host finds and imports of plugins, and the contexts that it gives them."""
 
 from __future__ import annotations
 
@@ -41,9 +29,9 @@ from headrace.connect.transforms.base import Transform
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
+    from headrace.connect.channel import ChildEnd, Told
     from headrace.connect.config import Config, Masking
-    from headrace.connect.hosts.launcher import Told
-    from headrace.connect.hosts.life import HostControl, Life, RunningUnit
+    from headrace.connect.hosts.life import Life, RunningUnit
     from headrace.connect.plugins.contexts import CommittedPositions
     from headrace.connect.records import Queue, SinkRecord
 
@@ -67,7 +55,7 @@ class _Broken(Plugin):
     error: BaseException | None = None
 
     def load(self) -> type[object]:
-        """Say why there is nothing to load."""
+        """Raise the reason why there is nothing to load."""
         why = f"{type(self.error).__name__}: {self.error}"
         raise PluginError(f"The module {self.origin} cannot be imported: {why}") from self.error
 
@@ -161,7 +149,7 @@ def config_of(kind: type[Connector], texts: Mapping[str, str], masking: Masking)
 class _Hosted:
     """What all contexts do in the same way."""
 
-    def __init__(self, connector: str, config: Config, control: HostControl, life: Life) -> None:
+    def __init__(self, connector: str, config: Config, control: ChildEnd, life: Life) -> None:
         self.connector = connector
         self.config = config
         self.logger = logging.getLogger(f"headrace.connect.plugin.{connector}")
@@ -170,7 +158,7 @@ class _Hosted:
         self._life = life
 
     def request_task_reconfiguration(self) -> None:
-        self._control.say(ReconfigureAsked())
+        self._control.tell(ReconfigureAsked())
 
     def fail(self, reason: str) -> None:
         self._life.fail(reason)
@@ -183,7 +171,7 @@ class HostedConnector(_Hosted, ConnectorContext):
         self,
         connector: str,
         config: Config,
-        control: HostControl,
+        control: ChildEnd,
         life: Life,
         committed: CommittedPositions,
     ) -> None:
@@ -209,7 +197,7 @@ class HostedSinkTask(_Hosted, SinkTaskContext):
     #: The task's number.
     task = 0
 
-    def __init__(self, connector: str, config: Config, control: HostControl, life: Life) -> None:
+    def __init__(self, connector: str, config: Config, control: ChildEnd, life: Life) -> None:
         super().__init__(connector, config, control, life)
         self._asking = threading.Lock()
         #: The queues that are open.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import logging
 import math
 import os
@@ -13,10 +12,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.connect.hosts.keeper import HOST_MARK, Order, SharedLease, open_log
+from headrace.connect.channel import Forked, KeeperEnded, Messages, Order, encode
+from headrace.connect.hosts.keeper import HOST_MARK, SharedLease, open_log
 from headrace.errors import ConnectionFailedError
 
 logger = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ class ForkClient:
         #: Those that nobody has taken leave of yet.
         self._ended: list[subprocess.Popen[bytes]] = []
         self._socket: socket.socket | None = None
+        self._messages = Messages(Forked | KeeperEnded)
         self._asked: dict[int, asyncio.Future[tuple[int, int]]] = {}
         self._all_gone: dict[int, asyncio.Future[bool]] = {}
 
@@ -92,21 +93,20 @@ class ForkClient:
             return await self._made(order, descriptors)
 
     async def _made(self, order: Order, descriptors: list[int]) -> Keeper:
-        message = json.dumps(asdict(order)).encode()
         try:
-            self._send(message, descriptors)
+            self._send(order, descriptors)
         except OSError:
             # It died unseen, and has made nothing of the order: another one may have it.
             self._lost()
-            self._send(message, descriptors)
+            self._send(order, descriptors)
         loop = asyncio.get_running_loop()
         forked = self._asked[order.number] = loop.create_future()
         all_gone = self._all_gone[order.number] = loop.create_future()
         pid, handle = await forked
         return Keeper(pid, handle, all_gone)
 
-    def _send(self, message: bytes, descriptors: list[int]) -> None:
-        socket.send_fds(self._running(), [message], descriptors)
+    def _send(self, order: Order, descriptors: list[int]) -> None:
+        socket.send_fds(self._running(), [encode(order)], descriptors)
 
     def _running(self) -> socket.socket:
         if self._socket is None:
@@ -162,17 +162,16 @@ class ForkClient:
         if not text:
             self._lost()
             return
-        message = json.loads(text)
-        number = message["number"]
-        if handles:
-            forked = self._asked.pop(number)
-            if forked.cancelled():
-                # Nobody waits for it any more; the keeper has lost its socket, and ends.
-                os.close(handles[0])
-            else:
-                forked.set_result((message["keeper"], handles[0]))
-        elif all_gone := self._all_gone.pop(number, None):
-            all_gone.set_result(message["clean"])
+        match self._messages.read(text):
+            case Forked(number=number, keeper=pid):
+                forked = self._asked.pop(number)
+                if forked.cancelled():
+                    # Nobody waits for it any more; the keeper has lost its socket, and ends.
+                    os.close(handles[0])
+                else:
+                    forked.set_result((pid, handles[0]))
+            case KeeperEnded(number=number, clean=clean) if number in self._all_gone:
+                self._all_gone.pop(number).set_result(clean)
 
     def _lost(self) -> None:
         """Forget a fork server that died; its keepers go on by themselves."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import select
 import signal
@@ -18,7 +17,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from headrace.connect.hosts.keeper import Order, SharedLease, keep
+from headrace.connect.channel import Forked, KeeperEnded, Messages, Order, encode
+from headrace.connect.hosts.keeper import SharedLease, keep
 from headrace.connect.hosts.processes import (
     adopt_orphans,
     children,
@@ -56,6 +56,7 @@ class ForkServer:
         self._control = control
         self._lease = lease
         self._run = run
+        self._orders = Messages(Order)
         #: Descriptor of each keeper, with its number and its order's.
         self._keepers: dict[int, tuple[int, int]] = {}
 
@@ -82,7 +83,7 @@ class ForkServer:
             return None
         if not text:
             return None
-        order = Order(**json.loads(text))
+        order: Order = self._orders.read(text)
         pid = os.fork()
         if pid == 0:
             self._be_keeper(order, numbers)
@@ -90,8 +91,7 @@ class ForkServer:
             os.close(number)
         handle = os.pidfd_open(pid)
         self._keepers[handle] = (pid, order.number)
-        forked = json.dumps({"number": order.number, "keeper": pid}).encode()
-        socket.send_fds(self._control, [forked], [handle])
+        socket.send_fds(self._control, [encode(Forked(order.number, pid))], [handle])
         return handle
 
     def _be_keeper(self, order: Order, numbers: list[int]) -> None:
@@ -109,11 +109,10 @@ class ForkServer:
         pid, number = self._keepers.pop(handle)
         os.waitpid(pid, 0)
         os.close(handle)
-        clean = self._end_adopted()
-        message = json.dumps({"number": number, "clean": clean}).encode()
+        ended = KeeperEnded(number, self._end_adopted())
         with contextlib.suppress(OSError):
             # A worker that is gone needs no word.
-            self._control.send(message)
+            self._control.send(encode(ended))
 
     def _end_adopted(self) -> bool:
         """End all children that are no keepers: they are what a killed keeper left behind."""

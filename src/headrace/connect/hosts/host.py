@@ -18,9 +18,11 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.connect.channel import AskTasks, Born, ChildEnd, HostCommand, Left, Reply, Told
 from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.config import Config, Masking, Secret
 from headrace.connect.config.providers import references, restrict
@@ -36,13 +38,12 @@ from headrace.connect.hosts.control import (
     connector_of,
 )
 from headrace.connect.hosts.keeper import mask_output
-from headrace.connect.hosts.launcher import Told
-from headrace.connect.hosts.life import HostControl, Life, RunningUnit, cause_of
+from headrace.connect.hosts.life import Life, RunningUnit, cause_of
 from headrace.connect.hosts.outside import OutsideValues
 from headrace.connect.hosts.sink_unit import SinkUnit
 from headrace.connect.hosts.source_unit import SourceUnit
 from headrace.connect.levels import set_level
-from headrace.connect.lifecycle import Failed, OutsideChanged
+from headrace.connect.lifecycle import Failed, OutsideChanged, Started
 from headrace.connect.plugins import Connector, SinkTask
 from headrace.connect.plugins.builtin import BUILTIN
 from headrace.connect.plugins.catalog import GROUPS, Catalog
@@ -62,14 +63,14 @@ _WORTH_HIDING = 4
 class ConnectorUnit(RunningUnit):
     """Starts a connector, lets it watch what it watches, asks it for its tasks, and stops it."""
 
-    def __init__(self, told: Told, control: HostControl, life: Life) -> None:
+    def __init__(self, told: Told, control: ChildEnd, life: Life) -> None:
         self._told = told
         self._control = control
         self._life = life
         self._connector: Connector
         #: Questions that wait for the main thread; None: something has changed.
-        self._questions: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
-        self.words = {"task_configs": lambda number, most: self._questions.put((number, most))}
+        self._questions: queue.SimpleQueue[AskTasks | None] = queue.SimpleQueue()
+        self.words = {AskTasks: self._questions.put}
 
     def make(self) -> None:
         """Import the plugin and make the instance with its context."""
@@ -79,7 +80,7 @@ class ConnectorUnit(RunningUnit):
         kind, config = connector_of(self, told, self._life.masking)
         if config["config.action.reload"].lower() == "restart":
             outside.watch(
-                lambda: self._control.say(OutsideChanged()),
+                lambda: self._control.tell(OutsideChanged()),
                 self._life.stopping,
                 told.outside,
                 self._life.break_off,
@@ -117,7 +118,7 @@ class ConnectorUnit(RunningUnit):
         while not self._life.stopping.is_set():
             question = self._questions.get()
             if question is not None and not self._life.stopping.is_set():
-                self._tell_tasks(*question)
+                self._tell_tasks(question)
 
     def stop(self) -> None:
         """Call ``stop``."""
@@ -127,10 +128,10 @@ class ConnectorUnit(RunningUnit):
         """Let :meth:`work` look up."""
         self._questions.put(None)
 
-    def _tell_tasks(self, number: int, most: int) -> None:
+    def _tell_tasks(self, question: AskTasks) -> None:
         try:
             with self.in_call("task_configs()"):
-                found = self._retrying.call(lambda: self._connector.task_configs(most))
+                found = self._retrying.call(lambda: self._connector.task_configs(question.most))
                 config = self._connector.context.config
                 value = [_texts(one, config, self._outside) for one in found]
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
@@ -138,9 +139,9 @@ class ConnectorUnit(RunningUnit):
             if self._life.stopping.is_set():
                 return
             cause = cause_of(error, self._told.who, "task_configs()", self._life.masking)
-            self._control.tell("task_configs", number=number, failure=cause)
+            self._control.tell(Reply(question.request, failure=cause))
         else:
-            self._control.tell("task_configs", number=number, value=value)
+            self._control.tell(Reply(question.request, msgspec.Raw(orjson.dumps(value))))
 
 
 def _texts(texts: Any, config: Config, outside: Mapping[str, str]) -> dict[str, str]:
@@ -227,16 +228,16 @@ class _Discard(SinkTask):
 # Questions to plugins, each answered in a host that lives for it alone.
 
 
-def answer_call(told: Told, control: HostControl, masking: Masking) -> None:
+def answer_call(told: Told, control: ChildEnd, masking: Masking) -> None:
     """Answer the question; plugin code that raises makes a cause of it."""
     life = Life(control, told.who, masking=masking)
     try:
         value = _QUESTIONS[told.what](told, life)
     except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
         traceback.print_exc()
-        control.tell("answer", failure=cause_of(error, told.who, told.what, masking))
+        control.tell(Reply(0, failure=cause_of(error, told.who, told.what, masking)))
         sys.exit(1)
-    control.tell("answer", value=value)
+    control.tell(Reply(0, msgspec.Raw(orjson.dumps(value))))
 
 
 def _plugins(told: Told, _life: Life) -> list[dict[str, Any]]:
@@ -340,9 +341,10 @@ def set_up_logging() -> None:
 
 def run(connected: socket.socket) -> None:
     """Hear over the socket what is to run, and run it."""
-    control = HostControl(connected)
-    control.tell("forked", pid=os.getpid())
-    told = msgspec.convert(control.ask(), Told)
+    control = ChildEnd(connected, HostCommand)
+    control.tell(Born(os.getpid()))
+    told = control.hear()
+    assert isinstance(told, Told), told
     restrict(told.permits)
     set_up_logging()
     for name, level in told.levels:
@@ -359,7 +361,7 @@ def run(connected: socket.socket) -> None:
         sys.exit(1)
 
 
-def _lived(told: Told, control: HostControl, masking: Masking) -> Life:
+def _lived(told: Told, control: ChildEnd, masking: Masking) -> Life:
     """Take a unit through its life, in this thread."""
     life = Life(control, told.who, told.probe, masking)
     if told.paused:
@@ -368,7 +370,7 @@ def _lived(told: Told, control: HostControl, masking: Masking) -> Life:
     return life
 
 
-def _share(connected: socket.socket, control: HostControl, masking: Masking) -> None:
+def _share(connected: socket.socket, control: ChildEnd, masking: Masking) -> None:
     """Have connectors live here, each in a thread of its own, until the worker wants none more.
 
     What one hides in what this process prints, all do.
@@ -377,7 +379,7 @@ def _share(connected: socket.socket, control: HostControl, masking: Masking) -> 
         handler.setFormatter(
             logging.Formatter(_FORM.replace("%(name)s", "[%(threadName)s] %(name)s"))
         )
-    control.tell("open")
+    control.tell(Started())
     while True:
         _, handles, _, _ = socket.recv_fds(connected, 1, 1)
         if not handles:
@@ -387,13 +389,14 @@ def _share(connected: socket.socket, control: HostControl, masking: Masking) -> 
 
 def _take_in(channel: socket.socket, masking: Masking) -> None:
     """Have a unit live in a thread of its own, beside others."""
-    control = HostControl(channel, alone=False)
+    control = ChildEnd(channel, HostCommand, alone=False)
 
     def live() -> None:
-        control.tell("forked", pid=os.getpid())
+        control.tell(Born(os.getpid()))
         # Where nothing is told, its launch was given up.
         with contextlib.suppress(EOFError):
-            told = msgspec.convert(control.ask(), Told)
+            told = control.hear()
+            assert isinstance(told, Told), told
             threading.current_thread().name = told.connector
             for name, level in told.levels:
                 set_level(name, level)
@@ -402,14 +405,14 @@ def _take_in(channel: socket.socket, masking: Masking) -> None:
 
     def leave(error: BaseException | None = None) -> None:
         if error is not None:
-            control.say(Failed(cause_of(error, "a connector", "its host", masking)))
-        control.tell("left")
+            control.tell(Failed(cause_of(error, "a connector", "its host", masking)))
+        control.tell(Left())
         control.close()
 
     watched_thread(live, name="connector", on_failure=leave).start()
 
 
-def _unit(told: Told, control: HostControl, life: Life) -> RunningUnit:
+def _unit(told: Told, control: ChildEnd, life: Life) -> RunningUnit:
     if told.kind == "connector":
         return ConnectorUnit(told, control, life)
     kind = SourceUnit if told.role == "source" else SinkUnit

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import io
-import json
 import logging
 import math
 import mmap
@@ -26,10 +25,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Self, TextIO
 
+from headrace.connect.channel import HostEnded, Order, encode
 from headrace.connect.hosts.processes import (
     adopt_orphans,
     descendants,
@@ -166,7 +165,7 @@ class MaskedStream(io.TextIOBase):
         self._under.flush()
 
     def writable(self) -> bool:
-        """Say that it can be written to."""
+        """Return that it can be written to."""
         return True
 
     def fileno(self) -> int:
@@ -192,19 +191,6 @@ _SLACK = 192 << 20
 #: Seconds that a host has to show where its threads are before it is killed.
 _LAST_WORDS = 0.05
 _PATIENCE = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a fork server is asked for: a host and its keeper."""
-
-    number: int
-    #: 32 characters that no other host has.
-    token: str
-    #: Bytes that the host and all that it starts may take; None: no limit.
-    memory: int | None
-    #: Whether it ends with its worker's lease.
-    leased: bool
 
 
 def keep(
@@ -315,9 +301,11 @@ class _Keeper:
             self._ask_for_last_words()
         statuses: dict[int, int] = {}
         while not end_descendants(statuses, _PATIENCE):
-            # A process that waits for a dead disk cannot be killed: the worker must know.
-            self._tell(stuck=descendants(os.getpid()))
-        self._tell(ended=statuses.get(self._host), why=why, used=self._used)
+            pass  # what waits for a dead disk cannot be killed
+        # A worker that is gone hears nothing.
+        with contextlib.suppress(OSError):
+            ended = HostEnded(statuses.get(self._host), why, self._used)
+            self._worker.send(encode(ended))
 
     def _wait(self) -> str:
         poll = select.poll()
@@ -361,8 +349,3 @@ class _Keeper:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.SIGUSR1)
             time.sleep(_LAST_WORDS)
-
-    def _tell(self, **message: object) -> None:
-        # A worker that is gone hears nothing.
-        with contextlib.suppress(OSError):
-            self._worker.send(json.dumps(message).encode())

@@ -19,10 +19,11 @@ from typing import IO, Any, Self
 
 import msgspec
 
+from headrace.connect.channel import Told
 from headrace.connect.config.providers import Permits
 from headrace.connect.hosts.fork_client import ForkClient
 from headrace.connect.hosts.keeper import HOST_MARK, open_log
-from headrace.connect.hosts.process_host import HostedUnit, ProcessHost, SharedHost, answer_of
+from headrace.connect.hosts.process_host import HostedUnit, ProcessHost, SharedHost
 from headrace.connect.hosts.processes import end_marked, require_linux
 from headrace.connect.levels import LevelsToCome
 from headrace.connect.lifecycle import Cause, HostEvent
@@ -30,57 +31,6 @@ from headrace.connect.plugins.catalog import packages_in
 from headrace.connect.worker.launching import HostSpec, Listener, PluginAnswer, PluginCall
 from headrace.errors import ConnectionFailedError, HeadraceError, StoreLockedError
 from headrace.private import owners_folder
-
-# What a host is told about the unit that it holds.
-
-
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """The first message of the worker."""
-
-    #: ``connector``, ``task``, ``call``, or ``shared``: a host for connectors of one class.
-    kind: str
-    connector: str = ""
-    task: int = 0
-    generation: int = 0
-    role: str = "source"
-    config: dict[str, str] = {}
-    paused: bool = False
-    #: Where the data channel of a task listens.
-    address: str = ""
-    #: Committed positions of a source connector: partition and offset.
-    positions: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    #: Seconds between two health probes; 0: none.
-    probe: float = 0.0
-    #: Seconds between two looks at values from outside; 0: none.
-    outside: float = 0.0
-    #: Most records and bytes that a source polls ahead.
-    ahead_records: int = 50_000
-    ahead_bytes: int = 16 << 20
-    #: Folders that plugins are imported from, before all others.
-    folders: list[str] = []
-    #: Modules with plugins that no entry point names.
-    modules: list[str] = []
-    #: What its config may take from outside.
-    permits: Permits = Permits()
-    #: The question of a call, with the connector's class and what more it needs.
-    what: str = ""
-    connector_class: str = ""
-    arguments: dict[str, Any] = {}
-    #: Levels of loggers, in the order in which they were set.
-    levels: list[tuple[str, int]] = []
-
-    @property
-    def who(self) -> str:
-        """Names the unit in causes.
-
-        >>> Told(kind="task", connector="orders", task=2).who
-        "task 2 of connector 'orders'"
-        """
-        unit = f"connector '{self.connector}'"
-        if self.kind == "call":
-            return f"connector '{self.connector or self.connector_class}'"
-        return unit if self.kind == "connector" else f"task {self.task} of {unit}"
-
 
 # List plugins of which one cannot even be imported: each in a process of its own.
 
@@ -176,8 +126,6 @@ class ProcessLauncher:
     positions
         Gives the committed positions of a source connector when its host is started; its tasks
         hear of theirs from the data plane.
-    canceller
-        Ends the query of a task in the data plane.
     """
 
     def __init__(
@@ -186,13 +134,11 @@ class ProcessLauncher:
         settings: HostSettings | None = None,
         *,
         positions: Callable[[str], Awaitable[Positions]] | None = None,
-        canceller: Callable[[HostSpec], Awaitable[None]] | None = None,
     ) -> None:
         require_linux()
         self._folder = folder.absolute()
         self._settings = settings or HostSettings()
         self._positions = positions
-        self._canceller = canceller
         self._lock: IO[bytes] | None = None
         self._forks = ForkClient(
             self._folder / "fork-server.log",
@@ -260,9 +206,6 @@ class ProcessLauncher:
             return await self._lodged(told, spec, listener)
         host = ProcessHost(told.who, self._log_of(told), listener)
         await self._born(told, host, spec.memory_mb)
-        if self._canceller is not None and spec.kind == "task":
-            cancel = self._canceller
-            host.canceller = lambda: cancel(spec)
         return host
 
     async def _lodged(self, told: Told, spec: HostSpec, listener: Listener) -> HostedUnit:
@@ -363,7 +306,7 @@ class ProcessLauncher:
     async def _connect(self, unit: HostedUnit, channel: socket.socket, told: Told) -> None:
         try:
             await asyncio.get_running_loop().create_connection(lambda: unit, sock=channel)
-            unit.begin(**_message(told) | {"levels": self._levels.in_order()})
+            unit.begin(msgspec.structs.replace(told, levels=self._levels.in_order()))
             await unit.forked
         except BaseException:
             # Nobody will ever know of it.
@@ -400,7 +343,7 @@ class ProcessLauncher:
             self._writers.pop(log, None)
 
     def installed(self) -> object:
-        """Tell which packages there are on the path, and in the folders of plugins."""
+        """Return which packages there are on the path, and in the folders of plugins."""
         return tuple(map(packages_in, (*sys.path, *self._settings.folders)))
 
     def live_until(self, time: float) -> None:
@@ -452,13 +395,12 @@ class ProcessLauncher:
             if host.answer.cancelled():
                 await host.gone
                 return PluginAnswer(failure=causes[0] if causes else Cause(f"{told.who} ended"))
-            message = host.answer.result()
+            return host.answer.result()
         finally:
             host.kill()
-        return answer_of(message)
 
     def statistics(self) -> LauncherStatistics:
-        """Tell what is going on."""
+        """Return what is going on."""
         return LauncherStatistics(hosts=sum(host.alive() for host in self._hosts))
 
     async def close(self) -> None:
@@ -471,13 +413,6 @@ class ProcessLauncher:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-
-def _message(told: Told) -> dict[str, Any]:
-    import msgspec
-
-    message: dict[str, Any] = msgspec.to_builtins(told)
-    return message
 
 
 def _gathering(causes: list[Cause]) -> Listener:

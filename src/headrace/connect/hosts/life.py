@@ -5,20 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import socket
-import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
-from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-import orjson
-
+from headrace.connect.channel import ChildEnd, Level, Pause, Stop
 from headrace.connect.config import Config, Masking
 from headrace.connect.handling.retrying import Retrying, is_retriable
 from headrace.connect.levels import set_level
@@ -27,82 +21,18 @@ from headrace.connect.lifecycle import (
     Counted,
     Failed,
     Healthy,
-    HostEvent,
     Started,
     Stopped,
     StopRaised,
+    Terms,
     Unhealthy,
     WaitsFor,
 )
-from headrace.user_lines import line_of_stack, user_line
-from headrace.watched import OnFailure, end_process, watched_thread
+from headrace.user_lines import user_line
+from headrace.watched import watched_thread
 
 if TYPE_CHECKING:
     from headrace.connect.plugins import Connector, SinkTask, SourceTask
-
-
-# What the config of a task asks of the data plane, as its host has read it.
-
-Begin = Literal["first", "latest"] | int
-"""Where a queue is begun: at its first message, after its latest, or at a time, ms since 1970."""
-
-
-class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the data plane has to know of a task, and nothing that is secret.
-
-    The host says it, as it alone has the config with its values from outside.
-    """
-
-    #: Of a sink: topics, or a pattern of their names.
-    topics: list[str] = []
-    pattern: str = ""
-    #: Where dead letters of a sink go; empty: nowhere.
-    letters: str = ""
-    #: Queues of topics that the task makes.
-    queues: int = 4
-    #: Where a sink begins in queues of which no offset was ever committed.
-    begin: Begin = "first"
-    #: Whether a sink takes columns: many records of those take little memory.
-    columns: bool = False
-
-    @classmethod
-    def of_source(cls, config: Config) -> Self:
-        """Read a source task's config."""
-        return cls(queues=config["topic.creation.default.partitions"])
-
-    @classmethod
-    def of_sink(cls, config: Config, *, columns: bool = False) -> Self:
-        """Read a sink task's config."""
-        pattern = config["topics.regex"]
-        return cls(
-            topics=config["topics"],
-            pattern="" if pattern is None else pattern.pattern,
-            letters=config["errors.deadletterqueue.topic.name"].strip(),
-            queues=config["errors.deadletterqueue.topic.queues"],
-            begin=_begin(config["consume.from.where"]),
-            columns=columns,
-        )
-
-
-def _begin(text: str) -> Begin:
-    """Read where to begin.
-
-    >>> _begin("Earliest"), _begin("latest"), _begin("2026-05-01T12:00:00Z")
-    ('first', 'latest', 1777636800000)
-    >>> _begin("2026-05-01T12:00:00.0009Z")
-    1777636800000
-    """
-    word = text.strip().lower()
-    if word == "latest":
-        return "latest"
-    if word in {"first", "earliest"}:
-        return "first"
-    from headrace.client.pulling import whole_milliseconds
-
-    return whole_milliseconds(datetime.fromisoformat(text.strip()))
-
-
-# The health probe of a unit: asked every now and then, in a thread that nobody waits for.
 
 
 # Why a unit failed, in one line: what, where in the user's own code, why.
@@ -151,7 +81,7 @@ def cause_of(error: BaseException, who: str, where: str, mask: Callable[[str], s
 
 
 def outage_of(error: BaseException, where: str, mask: Callable[[str], str] = str) -> str:
-    """Say what a unit waits for whose call is tried again.
+    """Return what a unit waits for whose call is tried again.
 
     >>> outage_of(ConnectionError("nobody answers"), "flush()")
     'what it reaches, in flush(): nobody answers'
@@ -159,87 +89,7 @@ def outage_of(error: BaseException, where: str, mask: Callable[[str], str] = str
     return f"what it reaches, in {where}: {first_line(mask(str(error)))}"
 
 
-class HostControl:
-    r"""A host's end.
-
-    Parameters
-    ----------
-    connected
-        The socket to the worker.
-    alone
-        Whether the process ends with it.
-
-    Examples
-    --------
-    >>> from headrace.connect.lifecycle import ReconfigureAsked
-    >>> worker, host = socket.socketpair()
-    >>> with worker, host:
-    ...     HostControl(host).say(ReconfigureAsked())
-    ...     worker.recv(100)
-    b'{"say":"ReconfigureAsked"}\n'
-    """
-
-    def __init__(self, connected: socket.socket, *, alone: bool = True) -> None:
-        self.alone = alone
-        self._socket = connected
-        self._lines = connected.makefile("rb")
-        self._sending = threading.Lock()
-
-    def say(self, event: HostEvent) -> None:
-        """Tell the worker of an event."""
-        self.tell(type(event).__name__, **asdict(event))
-
-    def tell(self, word: str, **more: Any) -> None:
-        """Tell the worker something; one that is gone hears nothing."""
-        line = orjson.dumps({"say": word, **more}) + b"\n"
-        with self._sending, contextlib.suppress(OSError):
-            self._socket.sendall(line)
-
-    def ask(self) -> dict[str, Any]:
-        """Wait for the next message of the worker; end where there is no worker any more.
-
-        Raises
-        ------
-        EOFError
-            Nothing more comes, and others share the process.
-        """
-        try:
-            line = self._lines.readline()
-        except OSError:
-            line = b""
-        if not line:
-            if not self.alone:
-                raise EOFError
-            os._exit(1)
-        message: dict[str, Any] = msgspec.json.decode(line)
-        return message
-
-    def follow(self, hear: Mapping[str, Callable[..., object]], on_failure: OnFailure) -> None:
-        """Go on hearing in a thread of its own; each word has its answer, which must not wait.
-
-        The end of what is heard is a ``stop``.
-        """
-
-        def listen() -> None:
-            with contextlib.suppress(EOFError):
-                while True:
-                    message = self.ask()
-                    hear[message.pop("do")](**message)
-            self._lines.close()
-            hear["stop"]()
-
-        watched_thread(
-            listen,
-            name="headrace-control",
-            on_failure=end_process if self.alone else on_failure,
-        ).start()
-
-    def close(self) -> None:
-        """Say and hear nothing more."""
-        with contextlib.suppress(OSError):
-            # Whoever hears in another thread is woken by that, and not by the end of the descriptor.
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+# The health probe of a unit: asked every now and then, in a thread that nobody waits for.
 
 
 class Probe:
@@ -321,9 +171,9 @@ class RunningUnit(ABC):
     #: What is being called now, for the cause.
     doing = "__init__()"
     #: What a task's config asks of the data plane; known once it is made.
-    terms: Terms | None = None
+    terms = Terms()
     #: What the worker may ask of it besides, each with its answer, which must not wait.
-    words: Mapping[str, Callable[..., object]] = {}
+    words: Mapping[type, Callable[[Any], object]] = {}
 
     @abstractmethod
     def make(self) -> None:
@@ -382,7 +232,7 @@ class RunningUnit(ABC):
 
     @contextlib.contextmanager
     def in_call(self, name: str) -> Iterator[None]:
-        """Say what is called while it is."""
+        """Name what is called while it is."""
         before, self.doing = self.doing, name
         yield
         self.doing = before
@@ -404,13 +254,12 @@ class Life:
     """
 
     def __init__(
-        self, control: HostControl, who: str, probe: float = 0.0, masking: Masking | None = None
+        self, control: ChildEnd, who: str, probe: float = 0.0, masking: Masking | None = None
     ) -> None:
         self.control = control
         self._who = who
         self._probe = probe
         self._failing = threading.Lock()
-        self._main = threading.get_ident()
         self._unit: RunningUnit | None = None
         self._counting = threading.Lock()
         #: What was told of the unit's counts, once it is made.
@@ -429,12 +278,10 @@ class Life:
     def live(self, unit: RunningUnit) -> None:
         """Make, start, work, stop."""
         self._unit = unit
-        words: dict[str, Callable[..., object]] = {
-            "stop": self._stop,
-            "pause": self._pause,
-            "resume": self._resume,
-            "where": self._where,
-            "level": set_level,
+        words: dict[type, Callable[[Any], object]] = {
+            Stop: lambda _: self._stop(),
+            Pause: self._pause,
+            Level: lambda told: set_level(told.logger, told.level),
             **unit.words,
         }
         self.control.follow(words, self.break_off)
@@ -458,8 +305,7 @@ class Life:
             with unit.in_call("start()"):
                 address = unit.start()
             if not self.failed:
-                terms = {} if unit.terms is None else msgspec.to_builtins(unit.terms)
-                self.control.say(Started(address, terms))
+                self.control.tell(Started(address, unit.terms))
                 self._watch_health(unit)
                 if unit.counted():
                     name = "headrace-counts"
@@ -481,15 +327,15 @@ class Life:
             traceback.print_exc()
             if not self.failed:
                 cause = cause_of(error, self._who, unit.doing, self.masking)
-                self.control.say(StopRaised(cause))
+                self.control.tell(StopRaised(cause))
                 self.failed = True
             return
         if not self.failed:
             self._tell_counts()
-            self.control.say(Stopped())
+            self.control.tell(Stopped())
 
     def waits(self, error: Exception | None) -> None:
-        """Tell what a call waits for that is tried again: its error; ``None``: it has come back."""
+        """Take note of what a call waits for that is tried again: its error; ``None``: nothing."""
         doing = "" if self._unit is None else self._unit.doing
         self._wait_for("call", "" if error is None else outage_of(error, doing, self.masking))
 
@@ -499,7 +345,7 @@ class Life:
             self._waits[who] = what
             after = self._waits["call"] or self._waits["probe"]
             if after != before:
-                self.control.say(WaitsFor(after))
+                self.control.tell(WaitsFor(after))
 
     def fail(self, reason: str) -> None:
         """Put the unit into ERROR: ``context.fail(reason)``, from any thread."""
@@ -520,7 +366,7 @@ class Life:
                 return
             self.failed = True
         self._tell_counts()
-        self.control.say(Failed(cause))
+        self.control.tell(Failed(cause))
         if self.control.alone:
             # The rest must not take for ever, whatever thread hangs in it.
             timer = threading.Timer(_GRACE_OF_FAILED, os._exit, [1])
@@ -532,23 +378,13 @@ class Life:
         self.stopping.set()
         self._wake()
 
-    def _pause(self) -> None:
-        self.paused.set()
-        self._wake()
-
-    def _resume(self) -> None:
-        self.paused.clear()
+    def _pause(self, told: Pause) -> None:
+        (self.paused.set if told.paused else self.paused.clear)()
         self._wake()
 
     def _wake(self) -> None:
         if self._unit is not None:
             self._unit.wake()
-
-    def _where(self) -> None:
-        """Say what the main thread does: the line of the user's code that hangs, if one does."""
-        frame = sys._current_frames().get(self._main)  # noqa: SLF001 - there is no other way
-        doing = self._unit.doing if self._unit is not None else ""
-        self.control.tell("where", doing=doing, line=line_of_stack(frame) or "")
 
     def _count(self) -> None:
         self._tell_counts()
@@ -556,14 +392,14 @@ class Life:
             self._tell_counts()
 
     def _tell_counts(self) -> None:
-        """Tell what has failed, where that has changed."""
+        """Send the worker what has failed, where that has changed."""
         with self._counting:
             if self._unit is None or self._counts is None:
                 return
             counts = self._unit.counted()
             if counts != self._counts:
                 self._counts = counts
-                self.control.say(Counted(counts))
+                self.control.tell(Counted(counts))
 
     def _watch_health(self, unit: RunningUnit) -> None:
         if self._probe:
@@ -580,6 +416,6 @@ class Life:
             reason = probe.ask()
             self._wait_for("probe", reason if probe.passes else "")
             if reason and not probe.passes:
-                self.control.say(Unhealthy(reason))
+                self.control.tell(Unhealthy(reason))
             else:
-                self.control.say(Healthy())
+                self.control.tell(Healthy())

@@ -5,24 +5,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-import orjson
-
-from headrace.connect.lifecycle import Cause, Exited, Failed, HostEvent, WaitsFor
+from headrace.connect.channel import (
+    AskTasks,
+    Born,
+    HostEnded,
+    HostMessage,
+    Left,
+    Level,
+    Messages,
+    Pause,
+    Reply,
+    Stop,
+    Told,
+    encode,
+)
+from headrace.connect.lifecycle import (
+    Cause,
+    Exited,
+    Failed,
+    HostEvent,
+    Started,
+    Stopped,
+    StopRaised,
+    WaitsFor,
+)
 from headrace.connect.worker.launching import PluginAnswer
 from headrace.watched import watched_task
 
 if TYPE_CHECKING:
+    import msgspec
+
     from headrace.connect.hosts.fork_client import Keeper
 
 
@@ -34,13 +56,37 @@ _KEEPERS_PATIENCE = 1.0
 #: in which a host may end in which nobody is left.
 _NEIGHBOURS_PATIENCE = 1.0
 
-_EVENTS: Mapping[str, Any] = {kind.__name__: kind for kind in get_args(HostEvent)}
 
-Canceller = Callable[[], Awaitable[None]]
-"""Ends a task's query in the data plane."""
+class WorkerEnd(asyncio.Protocol, ABC):
+    """The worker's end of a channel to a process that it has started, and `kinds` of messages."""
+
+    _messages: Messages
+
+    def __init__(self, kinds: Any) -> None:
+        self._kinds = kinds
+        self._channel: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take note that the channel stands."""
+        assert isinstance(transport, asyncio.Transport)
+        self._channel = transport
+        self._messages = Messages(self._kinds)
+
+    def data_received(self, data: bytes) -> None:
+        """Hear all messages that have come whole."""
+        for message in self._messages.feed(data):
+            self._hear(message)
+
+    @abstractmethod
+    def _hear(self, message: Any) -> None: ...
+
+    def tell(self, message: msgspec.Struct) -> None:
+        """Send a message; a process that is gone hears nothing."""
+        if self._channel is not None and not self._channel.is_closing():
+            self._channel.write(encode(message))
 
 
-class HostedUnit(asyncio.Protocol):
+class HostedUnit(WorkerEnd):
     """A unit as the worker sees it: what it asks of it, and what it hears.
 
     Parameters
@@ -54,29 +100,27 @@ class HostedUnit(asyncio.Protocol):
     """
 
     def __init__(self, who: str, log: Path, listener: Callable[[HostEvent], None]) -> None:
+        super().__init__(HostMessage)
         self.who = who
         self.log = log
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self._rest = bytearray()
-        self._channel: asyncio.Transport | None = None
-        self._begun = self._kill_asked = False
-        self._told_end = False
+        self._begun = self._kill_asked = self._told_end = False
+        #: Whether the thread of one that shares its host has ended, or is about to.
+        self._left = False
         #: What it waits for outside, as it said last; empty: nothing.
         self.waits_for = ""
         #: The process's number, once it is forked.
         self.forked: asyncio.Future[int] = self._loop.create_future()
         #: What a call came to.
-        self.answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self.answer: asyncio.Future[PluginAnswer] = self._loop.create_future()
         self._numbers = itertools.count(1)
-        #: Questions for the tasks of a connector that runs, by their numbers.
-        self._asked: dict[int, asyncio.Future[PluginAnswer]] = {}
+        #: Questions by their numbers: that of a call, and those for tasks of a connector that runs.
+        self._asked = {0: self.answer}
         #: Done when nothing is left of the unit.
         self.gone: asyncio.Future[None] = self._loop.create_future()
         #: Done when it says nothing more.
         self.deaf: asyncio.Future[None] = self._loop.create_future()
-        #: Ends the task's query in the data plane, where there is one.
-        self.canceller: Canceller | None = None
 
     @property
     def pid(self) -> int:
@@ -85,36 +129,31 @@ class HostedUnit(asyncio.Protocol):
 
     # What the worker asks for.
 
-    def begin(self, **told: Any) -> None:
-        """Say what is to run: the first message."""
+    def begin(self, told: Told) -> None:
+        """Send the host what is to run: the first message."""
         self._begun = True
-        self.tell(**told)
-
-    def tell(self, **message: Any) -> None:
-        """Send the host a message; one that is gone hears nothing."""
-        if self._channel is not None and not self._channel.is_closing():
-            self._channel.write(orjson.dumps(message) + b"\n")
+        self.tell(told)
 
     def ask_stop(self) -> None:
         """Have the host call ``stop()`` once the last ``poll`` or ``put`` is over, and exit."""
         self._told_end = True
-        self.tell(do="stop")
+        self.tell(Stop())
 
     def pause(self, *, paused: bool) -> None:
         """Stop polling, or go on; all resources stay."""
-        self.tell(do="pause" if paused else "resume")
+        self.tell(Pause(paused))
 
     def set_level(self, logger: str, level: int) -> None:
         """Set the level of a logger; one that was told nothing yet hears of it then."""
         if self._begun:
-            self.tell(do="level", logger=logger, level=level)
+            self.tell(Level(logger, level))
 
     async def task_configs(self, most: int) -> PluginAnswer | None:
         """Ask a connector that runs for its tasks; None: it ended before it answered."""
         number = next(self._numbers)
         answer = self._asked[number] = self._loop.create_future()
         try:
-            self.tell(do="task_configs", number=number, most=most)
+            self.tell(AskTasks(number, most))
             waited: list[asyncio.Future[Any]] = [answer, self.gone]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             return answer.result() if answer.done() else None
@@ -122,9 +161,7 @@ class HostedUnit(asyncio.Protocol):
             del self._asked[number]
 
     async def cancel(self) -> None:
-        """End the task's query in the data plane; a host without one returns at once."""
-        if self.canceller is not None:
-            await self.canceller()
+        """Return at once: the data plane ends the queries of its tasks itself."""
 
     def kill(self) -> None:
         """End the unit, whatever it does, and all that it forked."""
@@ -140,64 +177,41 @@ class HostedUnit(asyncio.Protocol):
 
     # What the host says.
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The channel stands."""
-        assert isinstance(transport, asyncio.Transport)
-        self._channel = transport
-
-    def data_received(self, data: bytes) -> None:
-        """Take messages, whole lines at a time."""
-        self._rest += data
-        while (end := self._rest.find(b"\n")) >= 0:
-            line = bytes(self._rest[:end])
-            del self._rest[: end + 1]
-            self._hear(msgspec.json.decode(line))
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is left at the other end."""
         del exc
         if not self.deaf.done():
             self.deaf.set_result(None)
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        match message["say"]:
-            case "forked":
-                self.forked.set_result(message["pid"])
-            case "answer" | "task_configs":
-                self._hear_answer(message)
-            case word if word in _EVENTS:
-                event: HostEvent = msgspec.convert(message, _EVENTS[word])
+    def _hear(self, message: HostMessage) -> None:
+        match message:
+            case Born(pid=pid):
+                self.forked.set_result(pid)
+            case Reply(request=number):
+                self._told_end |= not number
+                # Nobody may wait for it any more.
+                if (asked := self._asked.get(number)) and not asked.done():
+                    asked.set_result(PluginAnswer(value=message.value, failure=message.failure))
+            case Left():
+                self._left = True
+            case event:
                 self._told_end |= isinstance(event, Failed)
                 if isinstance(event, WaitsFor):
                     self.waits_for = event.what
-                self._emit(event)
-            case other:
-                logger.error("%s said %r, which means nothing here", self.who, other)
-
-    def _hear_answer(self, message: dict[str, Any]) -> None:
-        if message["say"] == "answer":
-            self._told_end = True
-            if not self.answer.done():
-                self.answer.set_result(message)
-        # Nobody may wait for it any more.
-        elif (asked := self._asked.get(message["number"])) and not asked.done():
-            asked.set_result(answer_of(message))
-
-    def _emit(self, event: HostEvent) -> None:
-        self._listener(event)
+                self._listener(event)
 
     def _take_leave(self, exited: Exited, cause: Cause | None) -> None:
-        """Tell that nothing is left of it: the last word."""
+        """Emit the last event: nothing is left of it."""
         if self._channel is not None:
             self._channel.close()
         if not self.forked.done():
             self.forked.set_result(0)
         if cause is not None:
-            self._emit(Failed(cause))
+            self._listener(Failed(cause))
         if not self.answer.done():
             self.answer.cancel()
         self.gone.set_result(None)
-        self._emit(exited)
+        self._listener(exited)
 
 
 class ProcessHost(HostedUnit):
@@ -208,7 +222,8 @@ class ProcessHost(HostedUnit):
 
     def __init__(self, who: str, log: Path, listener: Callable[[HostEvent], None]) -> None:
         super().__init__(who, log, listener)
-        self._last: dict[str, Any] = {}
+        #: What the keeper has said last of all.
+        self._last = HostEnded()
         #: Waits for the end of everything, when the fork server cannot tell.
         self.sweep: Callable[[], Awaitable[bool]] | None = None
 
@@ -239,7 +254,7 @@ class ProcessHost(HostedUnit):
 
     def _kill_keeper(self) -> None:
         """Go without a keeper that does not act: the kernel ends the host, its parent the rest."""
-        if not self.gone.done() and not self._last:
+        if not self.gone.done() and not self._last.why:
             # A worker that stood still hears late that its keeper has ended.
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._keeper.handle, signal.SIGKILL)
@@ -250,7 +265,7 @@ class ProcessHost(HostedUnit):
         """Wait until the keeper is gone, by its descriptor, and then for what it left."""
         await self._keeper_gone()
         self._hear_keeper()
-        proven = bool(self._last) or await self._keeper.all_gone
+        proven = bool(self._last.why) or await self._keeper.all_gone
         while not proven:
             proven = self.sweep is not None and await self.sweep()
             if not proven:
@@ -267,7 +282,8 @@ class ProcessHost(HostedUnit):
         self.kill()
         if not self._told_end:
             self._told_end = True
-            self._emit(Failed(Cause(f"{self.who} is ended, as its watch has ended by {error!r}")))
+            cause = Cause(f"{self.who} is ended, as its watch has ended by {error!r}")
+            self._listener(Failed(cause))
         self._watch = watched_task(
             self._sweep_up(), name=f"end of {self.who}", on_failure=self._lose
         )
@@ -290,21 +306,14 @@ class ProcessHost(HostedUnit):
             self._loop.remove_reader(handle)
 
     def _hear_keeper(self) -> None:
-        while True:
-            try:
-                text = self._keepers_socket.recv(4096)
-            except OSError:
-                return
-            if not text:
-                return
-            message = json.loads(text)
-            if "ended" in message:
-                self._last = message
+        with contextlib.suppress(OSError):
+            if text := self._keepers_socket.recv(4096):
+                self._last = Messages(HostEnded).read(text)
 
     def _end(self) -> None:
         self._keepers_socket.close()
         os.close(self._keeper.handle)
-        status = self._last.get("ended")
+        status = self._last.status
         expected = self._told_end or self._kill_asked
         self._take_leave(self._exited(status), None if expected else self._unasked_end(status))
 
@@ -312,7 +321,7 @@ class ProcessHost(HostedUnit):
         code = None if status is None else os.waitstatus_to_exitcode(status)
         if code is not None and code >= 0:
             return Exited(status=code)
-        if code is not None and self._last["why"] == "exit":
+        if code is not None and self._last.why == "exit":
             return Exited(signal=-code)
         # Whoever is ended is asked first where its threads are, and may fall over that.
         return Exited(signal=signal.SIGKILL)
@@ -321,13 +330,13 @@ class ProcessHost(HostedUnit):
         return Cause(f"{self.who} {self._how(status)}", end_of_log(self.log))
 
     def _how(self, status: int | None) -> str:
-        if self._last.get("why") == "memory":
-            used = self._last["used"] / 1e6
+        if self._last.why == "memory":
+            used = self._last.used / 1e6
             return (
                 f"took {used:,.0f} MB of memory, more than it may: it was killed with all that it"
                 " had started"
             )
-        if self._last.get("why") == "lease":
+        if self._last.why == "lease":
             return (
                 "was ended with its worker's lease: the worker had not read its log for so long"
                 " that others may take its work over"
@@ -414,18 +423,14 @@ class SharedHost(ProcessHost):
             self.kill()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The channel stands; units go through the same socket."""
+        """Take note that the channel stands; units go through the same socket."""
         super().connection_made(transport)
         self._door = transport.get_extra_info("socket").dup()
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        if message["say"] == "open":
-            self.opened.set_result(None)
-        else:
-            super()._hear(message)
-
     def _heard(self, event: HostEvent) -> None:
-        if isinstance(event, Failed):
+        if isinstance(event, Started):
+            self.opened.set_result(None)
+        elif isinstance(event, Failed):
             self._cause = event.cause
         elif isinstance(event, Exited):
             if self._door is not None:
@@ -455,8 +460,6 @@ class SharedUnit(HostedUnit):
     def __init__(self, who: str, shared: SharedHost, listener: Callable[[HostEvent], None]) -> None:
         super().__init__(who, shared.log, listener)
         self._shared = shared
-        #: Whether its thread has ended, or is about to.
-        self._left = False
         #: How its life has ended, once it has; 1: it failed.
         self._status: int | None = None
 
@@ -472,14 +475,14 @@ class SharedUnit(HostedUnit):
             self._loop.call_later(_NEIGHBOURS_PATIENCE, self._shared.end_for, self)
 
     def go(self) -> None:
-        """Tell that it is gone, and its host is not.
+        """Emit the last event: it is gone, and its host is not.
 
         Caller: SharedHost.
         """
         self._take_leave(Exited(status=self._status or 0), None)
 
     def lose(self, exited: Exited, cause: Cause | None, _: object) -> None:
-        """Tell that it is gone with its host.
+        """Emit the last event: it is gone with its host.
 
         Caller: SharedHost.
         """
@@ -497,28 +500,15 @@ class SharedUnit(HostedUnit):
         if self._left:
             self._shared.left(self)
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        match message["say"]:
-            case "left":
-                self._left = True
-                return
-            case "Stopped":
-                self._status = 0
-            case "Failed" | "StopRaised":
-                self._status = 1
+    def _hear(self, message: HostMessage) -> None:
+        if isinstance(message, Stopped | Failed | StopRaised):
+            self._status = int(not isinstance(message, Stopped))
         super()._hear(message)
 
 
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def answer_of(message: dict[str, Any]) -> PluginAnswer:
-    """Read what came of a question."""
-    if failure := message.get("failure"):
-        return PluginAnswer(failure=Cause(**failure))
-    return PluginAnswer(value=message.get("value"))
 
 
 def end_of_log(path: Path, most: int = 16_000) -> str:

@@ -7,8 +7,9 @@ import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +18,46 @@ import pyarrow.compute as pc
 from headrace.connect.handling import SinkChain, sink_chain, takes_columns
 from headrace.connect.hosts.channel import Answer, RequestRefused, Serving
 from headrace.connect.hosts.control import HostedSinkTask, catalog, connector_of
-from headrace.connect.hosts.life import HostControl, Life, RunningUnit, Terms
+from headrace.connect.hosts.life import Life, RunningUnit
 from headrace.connect.hosts.places import NextOffsets
-from headrace.connect.lifecycle import TopicTouched
+from headrace.connect.lifecycle import Terms, TopicTouched
 from headrace.connect.records import Queue
 
 if TYPE_CHECKING:
-    from headrace.connect.hosts.launcher import Told
+    from headrace.connect.channel import ChildEnd, Told
+    from headrace.connect.config import Config
     from headrace.connect.plugins import SinkTask
+
+
+def sink_terms(config: Config, *, columns: bool = False) -> Terms:
+    """Return what the config of a sink task asks of the data plane."""
+    pattern = config["topics.regex"]
+    return Terms(
+        topics=config["topics"],
+        pattern="" if pattern is None else pattern.pattern,
+        letters=config["errors.deadletterqueue.topic.name"].strip(),
+        queues=config["errors.deadletterqueue.topic.queues"],
+        begin=_begin(config["consume.from.where"]),
+        columns=columns,
+    )
+
+
+def _begin(text: str) -> Literal["first", "latest"] | int:
+    """Read where to begin.
+
+    >>> _begin("Earliest"), _begin("latest"), _begin("2026-05-01T12:00:00Z")
+    ('first', 'latest', 1777636800000)
+    >>> _begin("2026-05-01T12:00:00.0009Z")
+    1777636800000
+    """
+    word = text.strip().lower()
+    if word == "latest":
+        return "latest"
+    if word in {"first", "earliest"}:
+        return "first"
+    from headrace.client.pulling import whole_milliseconds
+
+    return whole_milliseconds(datetime.fromisoformat(text.strip()))
 
 
 # Dead letters of a sink task, kept until the batch after theirs is flushed.
@@ -60,7 +93,7 @@ class DeadLetters:
         return pa.concat_batches(kept) if kept else None
 
     def count(self, batch: int) -> int:
-        """Tell how many there are."""
+        """Return how many there are."""
         return sum(one.num_rows for one in self._by_batch.get(batch, ()))
 
     def flushed(self, batch: int, letters: pa.RecordBatch | None) -> None:
@@ -119,7 +152,7 @@ _Request = tuple[dict[str, Any], "pa.RecordBatch | None", "Future[Answer]"]
 class SinkUnit(RunningUnit):
     """Calls the task for the engine's requests."""
 
-    def __init__(self, told: Told, control: HostControl, life: Life) -> None:
+    def __init__(self, told: Told, control: ChildEnd, life: Life) -> None:
         self._told = told
         self._control = control
         self._life = life
@@ -149,7 +182,7 @@ class SinkUnit(RunningUnit):
         connector, config = connector_of(self, told, self._life.masking)
         self._kind = connector.task
         columns = takes_columns(self._kind) and not config.texts.get("transforms")
-        self.terms = Terms.of_sink(config, columns=columns)
+        self.terms = sink_terms(config, columns=columns)
         self._most = config["batch.max.records"], config["batch.max.bytes"]
         self._context = HostedSinkTask(told.connector, config, self._control, self._life)
         self._context.task = told.task
@@ -251,7 +284,7 @@ class SinkUnit(RunningUnit):
         self._context.open = wanted
         for topic in sorted({one.topic for one in wanted} - self._topics):
             self._topics.add(topic)
-            self._control.say(TopicTouched(topic))
+            self._control.tell(TopicTouched(topic))
         with self.in_call("open()"):
             self._again(lambda: self._task.open(wanted))
         with self.in_call("offsets()"):

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,14 +23,14 @@ from headrace.connect.hosts.control import (
     catalog,
     connector_of,
 )
-from headrace.connect.hosts.life import HostControl, Life, RunningUnit, Terms
-from headrace.connect.lifecycle import Listens, TopicTouched
+from headrace.connect.hosts.life import Life, RunningUnit
+from headrace.connect.lifecycle import Listens, Terms, TopicTouched
 from headrace.connect.plugins.contexts import CommittedPositions
 from headrace.connect.records import Position, SourceBatch, position_key
 
 if TYPE_CHECKING:
+    from headrace.connect.channel import ChildEnd, Told
     from headrace.connect.config import Config
-    from headrace.connect.hosts.launcher import Told
     from headrace.connect.plugins import SourceConnector, SourceTask
 
 
@@ -273,6 +272,11 @@ def _rows_in(polled: Polled, size: int) -> int:
     return max(1, size * polled.count // polled.size)
 
 
+def source_terms(config: Config) -> Terms:
+    """Return what the config of a source task asks of the data plane."""
+    return Terms(queues=config["topic.creation.default.partitions"])
+
+
 #: Seconds between two polls that give nothing and do not wait themselves: the first, the longest.
 _IDLE_FIRST, _IDLE_MOST = 0.005, 0.2
 #: Seconds that a wait takes where an event would end it; they only bound what is lost by a bug.
@@ -282,7 +286,7 @@ _LOOK = 1.0
 class SourceUnit(RunningUnit):
     """Polls the task ahead of the engine, as far as there is room."""
 
-    def __init__(self, told: Told, control: HostControl, life: Life) -> None:
+    def __init__(self, told: Told, control: ChildEnd, life: Life) -> None:
         self._told = told
         self._control = control
         self._life = life
@@ -307,7 +311,7 @@ class SourceUnit(RunningUnit):
         told = self._told
         self._connector, self._config = connector_of(self, told, self._life.masking)
         config = self._config
-        self.terms = Terms.of_source(config)
+        self.terms = source_terms(config)
         self.make_instance()
         with self.in_call("in_engine()"):
             self._in_engine = self._task.in_engine(config)
@@ -341,7 +345,7 @@ class SourceUnit(RunningUnit):
 
     def await_start(self) -> bool:
         """Wait until the engine says where the source is: that is known once its epoch is open."""
-        self._control.say(Listens(self._serving.address, msgspec.to_builtins(self.terms)))
+        self._control.tell(Listens(self._serving.address, self.terms))
         stopping = self._life.stopping.is_set
         with self.in_call("the opening of its epoch"):
             while not (stopping() or self._ahead.beginning):
@@ -405,7 +409,7 @@ class SourceUnit(RunningUnit):
             if topic not in self._topics:
                 with self.in_call("queues_of()"):
                     self._topics[topic] = self._task.queues_of(topic)
-                self._control.say(TopicTouched(topic))
+                self._control.tell(TopicTouched(topic))
 
     def _pass_commit_on(self) -> None:
         if self._commit_due.is_set():

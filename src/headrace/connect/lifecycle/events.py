@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     """Why something failed.
 
     Examples
@@ -26,56 +26,68 @@ class Cause:
         return f"{self.summary}\n{self.trace}" if self.trace else self.summary
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the data plane has to know of a task, and nothing that is secret.
+
+    The host says it, as it alone has the config with its values from outside.
+    """
+
+    #: Of a sink: topics, or a pattern of their names.
+    topics: list[str] = []
+    pattern: str = ""
+    #: Where dead letters of a sink go; empty: nowhere.
+    letters: str = ""
+    #: Queues of topics that the task makes.
+    queues: int = 4
+    #: Where a sink begins in queues of which no offset was ever committed: at their first message,
+    #: after their latest, or at a time, ms since 1970.
+    begin: Literal["first", "latest"] | int = "first"
+    #: Whether a sink takes columns: many records of those take little memory.
+    columns: bool = False
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
     """The worker wants this copy to run."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchFailed:
+class LaunchFailed(msgspec.Struct, frozen=True, tag=True):
     """No process could be made for it."""
 
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The user's ``start()`` returned."""
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """The user's ``start()`` returned; of an engine, that of Spark did."""
 
     #: Where the data plane reaches a task: path of a socket; empty of a connector.
     address: str = ""
     #: What a task's config asks of the data plane, as its host has read it.
-    terms: Mapping[str, Any] = field(default_factory=dict)
+    terms: Terms = Terms()
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True, tag=True):
     """The user's code raised, or declared itself failed; the process may still live."""
 
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopAsked(msgspec.Struct, frozen=True, tag=True):
     """Somebody wants this copy to end; with ``force`` without asking it."""
 
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True, tag=True):
     """The user's ``stop()`` returned."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopRaised:
+class StopRaised(msgspec.Struct, frozen=True, tag=True):
     """The user's ``stop()`` raised."""
 
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(msgspec.Struct, frozen=True, tag=True):
     """The process, and all that it forked, is proven gone, and so is its query: the last event."""
 
     #: Its exit status, if it ended by itself and anybody knows.
@@ -84,30 +96,25 @@ class Exited:
     signal: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True, tag=True):
     """Time has passed: due rungs are taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unhealthy:
+class Unhealthy(msgspec.Struct, frozen=True, tag=True):
     """The health probe said no, or raised."""
 
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Healthy:
+class Healthy(msgspec.Struct, frozen=True, tag=True):
     """The health probe said yes, after it had said no."""
 
 
-@dataclass(frozen=True, slots=True)
-class CancelDone:
+class CancelDone(msgspec.Struct, frozen=True, tag=True):
     """The data plane's query has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitsFor:
+class WaitsFor(msgspec.Struct, frozen=True, tag=True):
     """It runs as far as it can, and waits for something outside, such as a topic."""
 
     #: What that is; empty: for nothing more.
@@ -135,8 +142,13 @@ Event = (
 # What a host, and the data plane behind it, say beside that.
 
 
-@dataclass(frozen=True, slots=True)
-class Listens:
+class Interrupted(msgspec.Struct, frozen=True, tag=True):
+    """The data plane's query has ended and can be begun again: the brokers are away."""
+
+    problem: str
+
+
+class Listens(msgspec.Struct, frozen=True, tag=True):
     """A source task is made; its ``start()`` waits until the data plane says where its source is.
 
     That is known once the task's epoch is open: nobody else commits any more.
@@ -145,28 +157,24 @@ class Listens:
     #: Where the data plane reaches the task: path of a socket.
     address: str
     #: What the task's config asks of the data plane, as its host has read it.
-    terms: Mapping[str, Any] = field(default_factory=dict)
+    terms: Terms = Terms()
 
 
-@dataclass(frozen=True, slots=True)
-class ReconfigureAsked:
+class ReconfigureAsked(msgspec.Struct, frozen=True, tag=True):
     """``request_task_reconfiguration()`` was called."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideChanged:
+class OutsideChanged(msgspec.Struct, frozen=True, tag=True):
     """A value that the config takes from outside is another one, and a restart is wanted then."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicTouched:
+class TopicTouched(msgspec.Struct, frozen=True, tag=True):
     """A task wrote to this topic, or read it, for the first time."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What a task has moved since it first ran, in whatever copies."""
 
     #: Rows that were read and committed: from outside, or from topics.
@@ -184,15 +192,13 @@ class Figures:
     lag: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True, tag=True):
     """The data plane tells what a task has moved so far."""
 
     figures: Figures
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(msgspec.Struct, frozen=True, tag=True):
     """What has failed in a task since it started, and what became of it."""
 
     #: By the names that Kafka Connect has for it, such as ``total-record-errors``.
