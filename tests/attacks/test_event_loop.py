@@ -23,8 +23,10 @@ from headrace.protocol.records import encode_records
 from headrace.protocol.transactions import StagedSection, encode_sections
 from tests.broker.wire import JobWire
 
-#: Seconds that a turn of the loop may take, of a core.
+#: Seconds that a turn of the loop may take, of a core that has itself to itself.
 LONGEST = 0.05
+#: What such a core takes for an addition, s, where the bound was found.
+ADDITION = 1.25e-7
 LIMITS = Limits()
 
 
@@ -225,6 +227,14 @@ LARGE: dict[str, tuple[int, dict[str, Any], Callable[[], bytes]]] = {
 }  # fmt: skip
 
 
+def slowness() -> float:
+    """Return how much slower the core is now, as others share its caches and its second thread."""
+    began, total = time.thread_time(), 0
+    for number in range(100_000):
+        total += number
+    return max(1.0, (time.thread_time() - began) / 100_000 / ADDITION)
+
+
 def shown(turns: Turns) -> str:
     return f"{turns.longest * 1000:.0f} ms in {turns.what}"
 
@@ -243,9 +253,8 @@ def test_the_largest_body_holds_nobody_up(broker: EmbeddedBroker, turns: Turns, 
             # What it has begun goes on behind the answer.
             wire.ask(Code.GET_BROKER_CLUSTER_INFO)
             found.append((turns.longest, shown(turns)))
-            if turns.longest < LONGEST:
+            if turns.longest < LONGEST * slowness():
                 return
-    # A core that others share is slower at times.
     raise AssertionError(min(found)[1])
 
 
@@ -268,7 +277,7 @@ def check_each(broker: EmbeddedBroker, turns: Turns) -> None:
                 wire.limit(60)
                 turns.longest = 0.0
                 wire.ask(code, body, topic="lines", queueId=0, consumerGroup="g", group="g")
-            if turns.longest >= LONGEST:
+            if turns.longest >= LONGEST * slowness():
                 slow[Code(code).name] = shown(turns)
     assert not slow, "\n".join(f"{name}: {took}" for name, took in slow.items())
 
