@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -23,27 +24,39 @@ from headrace.client import (
     MessageQueue,
 )
 from headrace.keys import KEYS
+from headrace.settings import Executor
 from headrace.spark import StreamJob
 
-__all__ = ["latency"]
+__all__ = ["latency", "resident_latency"]
 
 _WAIT = timedelta(seconds=1)
 
 
-@benchmark({"latency_p50": "s", "latency_p99": "s"})
+@benchmark({"latency_p50": "s", "latency_p99": "s"}, turns="latency")
 def latency(plan: Plan) -> Iterator[Mapping[str, float]]:
     """Send lines at a steady rate, each with a word of its own, to a job that is warm."""
+    yield from _measured(plan, "micro-batch", "latency")
+
+
+@benchmark({"resident_latency_p50": "s", "resident_latency_p99": "s"}, turns="latency")
+def resident_latency(plan: Plan) -> Iterator[Mapping[str, float]]:
+    """Send the same lines to the same job, whose tasks are resident."""
+    yield from _measured(plan, "resident", "resident_latency")
+
+
+def _measured(plan: Plan, executor: Executor, measure: str) -> Iterator[Mapping[str, float]]:
     for _ in range(plan.runs):
         with embedded() as (address, folder):
             with Client(address) as client:
                 for topic in ("lines", "counts"):
                     Admin(client).create_topic(topic, queues=QUEUES)
             topology = word_count("latency", "lines", "counts")
-            with StreamJob(topology, job_settings(address, folder, plan.sizes)).start():
+            settings = replace(job_settings(address, folder, plan.sizes), executor=executor)
+            with StreamJob(topology, settings).start():
                 times = asyncio.run(_latencies(address, plan.sizes))
         yield {
-            "latency_p50": float(np.percentile(times, 50)),
-            "latency_p99": float(np.percentile(times, 99)),
+            f"{measure}_p50": float(np.percentile(times, 50)),
+            f"{measure}_p99": float(np.percentile(times, 99)),
         }
 
 

@@ -120,6 +120,8 @@ TARGETS: dict[str, Target | None] = {
     _ACKER.name: None,
     "latency_p50": Target("below", 0.4),
     "latency_p99": Target("below", 1.0),
+    "resident_latency_p50": Target("below", 0.02),
+    "resident_latency_p99": Target("below", 0.06),
     "rocketmq_streams_1k": None,
     "rocketmq_streams_ours": None,
     _STREAMS.name: Target("at least", 300),

@@ -721,6 +721,13 @@ class TaskFailedError(JobFailedError):
     retriable = True
 
 
+class ChannelError(JobFailedError):
+    """A channel between the tasks of a job and its driver broke, or brought what it must not."""
+
+    code = "channel"
+    retriable = True
+
+
 class JavaEndedError(JobFailedError):
     """The Java process that runs Spark ended, or is of no use; the job goes on in a new one."""
 

@@ -33,6 +33,9 @@ Guarantee = Literal["exactly_once", "at_least_once"]
 Isolation = Literal["read_committed", "read_uncommitted"]
 """What a job reads of what other jobs write."""
 
+Executor = Literal["micro-batch", "resident"]
+"""What runs the batches of a job."""
+
 StartPosition = Literal["first", "latest"]
 """Where a job starts that has never run."""
 
@@ -181,6 +184,11 @@ class JobSettings(ConnectionSettings):
         "by samples.",
         unit="bytes",
         minimum=1,
+    )
+    executor: Executor = setting(
+        "micro-batch",
+        doc="What runs the batches: a query of Spark for each, or tasks that live as long as the"
+        " driver's epoch and exchange records themselves.",
     )
     batch_interval: timedelta = setting(
         timedelta(0),

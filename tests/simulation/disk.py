@@ -22,7 +22,7 @@ from tests.simulation.world import Killed, ViolationError, World, this_thread
 
 if TYPE_CHECKING:
     from headrace.protocol.transactions import CommitRecord, StateSummary
-    from headrace.runtime.state.local import LocalCopies
+    from headrace.runtime.state.local import LocalCopies, OpenCopies
     from headrace.runtime.state.store import StoreCopy
 
 #: What a call of the system may fail with.
@@ -454,8 +454,17 @@ class CopyWatch:
                 self._look_at_mark(mark, given[1])
             return mark
 
+        open_held = local.OpenCopies.open
+
+        def held(copies: OpenCopies, *given: Any) -> StoreCopy:
+            copy = open_held(copies, *given)
+            if isinstance(copy.base, local._RocksBase) and this_thread() is not None:
+                self._look_at_content(copy.base._database, given[2])
+            return copy
+
         with (
             patch.object(local.LocalCopies, "open", opened),
+            patch.object(local.OpenCopies, "open", held),
             patch.object(local.LocalCopies, "_usable_mark", used),
         ):
             yield

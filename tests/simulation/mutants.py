@@ -22,9 +22,11 @@ from headrace.runtime import planning
 from headrace.runtime.chunk import _BROKER_BITS, Marks
 from headrace.runtime.commit.journal import publishing
 from headrace.runtime.commit.journal.publishing import Publisher
+from headrace.runtime.resident.channels import Frame, MemberChannel
+from headrace.runtime.resident.gang import _Member
 from headrace.runtime.state import local
 from headrace.runtime.state.interface import ChangeSet
-from headrace.runtime.state.local import LocalCopies
+from headrace.runtime.state.local import LocalCopies, OpenCopies
 from headrace.spark import driver as coordinator, source, standby
 from headrace.store import MessageStore, QueueAppend, StageKey
 from headrace.store.fileops import read_all
@@ -92,7 +94,40 @@ def _every_attempt(
     return _commit_unit(self, staged, extra)
 
 
+def _write_at_once(
+    self: OpenCopies,
+    store: str,
+    partition: int,
+    attempt: tuple[int, int, int],
+    base: StateSummary | None,
+    changes: ChangeSet,
+) -> None:
+    """Write the changes of an attempt into an open copy, whether it is going to count or not."""
+    _keep(self, store, partition, attempt, base, changes)
+    database = self._databases.get(self._folder(store, partition))
+    if database is not None:
+        local._write(database, changes.keys, changes.values, None)
+
+
+def _hurried(self: _Member, stage: int) -> None:
+    """Go on when all tasks but one have sent what they have for a stage."""
+    while len(self._barriers[self._batch, stage]) < self._place.tasks - 2:
+        frame = self._mesh.next()
+        assert frame is not None
+        self._note(frame)
+    self._barriers.pop((self._batch, stage), None)
+
+
+def _forgetful(self: MemberChannel) -> list[Frame] | None:
+    """Lose one frame of ten."""
+    found = _take(self)
+    self.dropped = count = getattr(self, "dropped", 0) + len(found or ())  # type: ignore[attr-defined]
+    return found[:-1] if found and count % 10 < len(found) else found
+
+
 _append = handlers._append
+_keep = OpenCopies.save
+_take = MemberChannel.take
 _commit_unit = MessageStore.commit_unit
 _save = LocalCopies.save
 
@@ -290,6 +325,20 @@ REPLICA_MUTANTS = (
         since=132,
         changes=((ReplicaBook, "wait", _at_once),),
     ),
+)
+
+#: Broken builds of resident tasks.
+RESIDENT_MUTANTS = (
+    Mutant(
+        "an open copy has the changes of an attempt before its commit",
+        changes=((OpenCopies, "save", _write_at_once),),
+    ),
+    Mutant(
+        "a barrier is passed before all have sent",
+        changes=((_Member, "_await_barriers", _hurried),),
+    ),
+    Mutant("a channel drops a frame", changes=((MemberChannel, "take", _forgetful),)),
+    Mutant("resident: an older epoch is not refused", "epoch", since=58, without="epoch"),
 )
 
 #: Broken builds over RocketMQ.

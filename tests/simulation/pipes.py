@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.simulation.world import Process, SimulatedThread, World, this_thread
@@ -86,6 +86,9 @@ class SimulatedSocket:
             end.other.parts.append(sent)
             end.other.news()
         return len(sent)
+
+    def sendmsg(self, parts: Iterable[Any]) -> int:
+        return self.send(b"".join(parts))
 
     def recv(self, size: int) -> bytes:
         parts = self.end.parts

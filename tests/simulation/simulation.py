@@ -20,12 +20,14 @@ import headrace.spark.job
 from headrace.broker import BrokerSettings
 from headrace.client import Admin, Client, ClientSettings, Message, Producer, SendResult
 from headrace.errors import HeadraceError
+from headrace.settings import Executor
 from headrace.store.compaction import CompactionSettings
 from tests.simulation.checks import Checks
 from tests.simulation.cluster import HOST, PORT, Drivers, EmbeddedCluster, job_settings
 from tests.simulation.cuts import Cuts
 from tests.simulation.damage import Caretaker
 from tests.simulation.disk import CopyWatch
+from tests.simulation.gangs import gangs_of
 from tests.simulation.job import COUNTS, JOB, JOBS, KEYS, LAST, LINES, QUEUES, RESULTS
 from tests.simulation.journal_checks import JournalChecks
 from tests.simulation.mutants import Mutant
@@ -72,10 +74,12 @@ class Story:
     strikes: int = 0
     turns: int = 0
     embedded: bool = True
+    executor: Executor = "micro-batch"
 
     def __str__(self) -> str:
         told = "\n".join(self.log[-120:])
         where = "" if self.embedded else " --rocketmq"
+        where += " --resident" if self.executor == "resident" else ""
         again = f"python -m tests.simulation --seed {self.seed}{where}"
         return f"{told}\n  => {self.wrong}\nagain: {again}"
 
@@ -83,11 +87,12 @@ class Story:
 class Simulation:
     """A cluster, its drivers, and what strikes them."""
 
-    def __init__(self, world: World, mutant: Mutant, *, embedded: bool) -> None:
+    def __init__(self, world: World, mutant: Mutant, *, embedded: bool, executor: Executor) -> None:
         self.world = world
         self._chance = world.chance
         self._mutant = mutant
         self._embedded = embedded
+        self._executor = executor
         self.checks: Checks | JournalChecks
         #: What runs: in half of all seeds the job of which most is checked.
         self._job = JOBS[0 if world.seed % 2 else world.seed // 2 % len(JOBS)]
@@ -151,7 +156,9 @@ class Simulation:
                 partitions=partitions,
                 max_records_per_batch=chance.choice((1, 2, 3, 5)),
                 namesrv=self._address,
+                executor=self._executor,
             )
+            stack.enter_context(gangs_of(world))
             self._drivers = Drivers(world, numbers, self._job.topology, job)
             stack.enter_context(self._drivers.applied())
             self._drivers.losses = self._job.losses
@@ -460,7 +467,12 @@ def what_is_wrong(run: Callable[[Path], None], folder: Path) -> str | None:
 
 
 def simulate(
-    seed: int, folder: Path, mutant: Mutant | None = None, *, embedded: bool = True
+    seed: int,
+    folder: Path,
+    mutant: Mutant | None = None,
+    *,
+    embedded: bool = True,
+    executor: Executor = "micro-batch",
 ) -> Story:
     """Run a seed, and tell what became of it."""
     if not _warm:
@@ -470,7 +482,7 @@ def simulate(
         # Each seed ends with a look for garbage, which need not go through all that is loaded.
         gc.freeze()
     world = World(seed, variables(lambda: world))
-    simulation = Simulation(world, mutant or Mutant(), embedded=embedded)
+    simulation = Simulation(world, mutant or Mutant(), embedded=embedded, executor=executor)
     wrong = what_is_wrong(simulation.run, folder)
     if os.environ.get("STACKS"):
         world.log += simulation._stacks.splitlines()
@@ -478,7 +490,7 @@ def simulate(
     struck = simulation.strikes.count
     if simulation._replicas is not None:
         struck += simulation._replicas.count
-    return Story(seed, wrong, world.log, batches, struck, world.turns, embedded)
+    return Story(seed, wrong, world.log, batches, struck, world.turns, embedded, executor)
 
 
 __all__ = ["Simulation", "Story", "simulate", "what_is_wrong"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -183,6 +183,13 @@ class SimulatedSession:
             self.workers[number] = self._make(f"worker{number}", self._machines[number])
         return self.workers[number]
 
+    def processes(self, count: int) -> list[Process]:
+        """Return a process for each task of a gang, none of which runs another task."""
+        for number, machine in enumerate(self._machines[:count]):
+            if self.workers[number].threads or self.workers[number].dead:
+                self.workers[number] = self._make(f"worker{number}", machine)
+        return self.workers[:count]
+
     def planner(self) -> Process:
         """Start the process that plans a query's batches."""
         made = self._make("planner", self.driver.machine)
@@ -196,6 +203,12 @@ class SimulatedSession:
             raise Py4JNetworkError("Answer from Java side is empty")
 
     # Spark's own names
+
+    @cached_property
+    def sparkContext(self) -> Any:  # noqa: N802
+        from tests.simulation.gangs import SimulatedContext
+
+        return SimulatedContext(self)
 
     @property
     def dataSource(self) -> SimulatedSession:  # noqa: N802

@@ -21,10 +21,12 @@ import pytest
 
 import headrace
 from headrace.client.blocking import loop_thread
+from headrace.settings import Executor
 from tests.simulation.mutants import (
     JOURNAL_MUTANTS,
     MUTANTS,
     REPLICA_MUTANTS,
+    RESIDENT_MUTANTS,
     Mutant,
     find,
 )
@@ -41,6 +43,8 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.spread]
 #: Seeds on the own broker and on stock ones: of `make test`, of all, and of a soak.
 SEEDS = {True: 100, False: 60}
 ALL_SEEDS = {True: 140, False: 80}
+#: Of those, seeds whose tasks are resident.
+RESIDENT_SEEDS = {True: 40, False: 20}
 SOAK_SEEDS = {True: 16_000, False: 12_000}
 SHARE = 20
 
@@ -49,10 +53,12 @@ def shares(first: dict[bool, int], last: dict[bool, int]) -> list[tuple[bool, in
     return [(own, seed) for own in (True, False) for seed in range(first[own], last[own], SHARE)]
 
 
-def run_seeds(first: int, last: int, folder: Path, *, embedded: bool) -> None:
+def run_seeds(
+    first: int, last: int, folder: Path, *, embedded: bool, executor: Executor = "micro-batch"
+) -> None:
     struck = batches = 0
     for seed in range(first, last):
-        story = simulate(seed, folder, embedded=embedded)
+        story = simulate(seed, folder, embedded=embedded, executor=executor)
         assert story.wrong is None, str(story)
         struck += story.strikes
         batches += story.batches
@@ -80,6 +86,19 @@ def test_every_record_counts_once(first: int, tmp_path: Path, *, own: bool) -> N
 @pytest.mark.parametrize(("own", "first"), shares(SEEDS, ALL_SEEDS))
 def test_every_record_counts_once_again(first: int, tmp_path: Path, *, own: bool) -> None:
     run_seeds(first, first + SHARE, tmp_path / "job", embedded=own)
+
+
+@pytest.mark.parametrize(("own", "first"), shares({True: 0, False: 0}, RESIDENT_SEEDS))
+def test_every_record_counts_once_by_resident_tasks(
+    first: int, tmp_path: Path, *, own: bool
+) -> None:
+    run_seeds(first, first + SHARE, tmp_path / "job", embedded=own, executor="resident")
+
+
+@pytest.mark.parametrize("mutant", RESIDENT_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_broken_build_of_resident_tasks_is_found(mutant: Mutant, tmp_path: Path) -> None:
+    run = partial(simulate, folder=tmp_path / "job", mutant=mutant, executor="resident")
+    find(mutant, run)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

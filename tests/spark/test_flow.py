@@ -93,7 +93,8 @@ def topology() -> Topology:
     return builder.build()
 
 
-def test_flow_and_processors_give_the_same_on_spark() -> None:
+@pytest.mark.parametrize("executor", ["micro-batch", "resident"])
+def test_flow_and_processors_give_the_same_on_spark(executor: str) -> None:
     with TopologyTestDriver(topology(), start=START) as driver:
         numbers = driver.input("numbers", serdes.int)
         at = 0
@@ -104,4 +105,4 @@ def test_flow_and_processors_give_the_same_on_spark() -> None:
                     numbers.send(batch * 15 + number, time=START + at * SECOND)
         assert not driver.output("sessions", serdes.string).is_empty()
         assert driver.output("measured", Measured).read().value.kind == "k0"
-        assert_same_on_spark(driver, settings={"master": "local[2,4]"})
+        assert_same_on_spark(driver, settings={"master": "local[2,4]", "executor": executor})

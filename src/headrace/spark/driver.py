@@ -39,6 +39,7 @@ from headrace.runtime.time_limit import (
 from headrace.runtime.user_code import raise_failure
 from headrace.spark.causes import TaskWatch
 from headrace.spark.dead_session import end_session, forget_dead_session
+from headrace.spark.resident import run_resident
 from headrace.spark.session import checkpoint_folder, get_session, log_file
 from headrace.spark.source import QueryStart, blocks_of, failure_of, run_query
 from headrace.spark.ticks import Batch, Ticks, run_ticking
@@ -139,10 +140,11 @@ def _check_attempts(summaries: list[Summary], batch: int) -> None:
     Spark runs some tasks of a stage again if it has lost their blocks.  A task that uses random
     numbers or a clock then makes other blocks, and tasks that took the old ones do not run again.
     """
-    made: dict[str, dict[int, int]] = defaultdict(dict)
+    # A resident task has one number for all of its stages and partitions.
+    made: dict[str, Counter[int]] = defaultdict(Counter)
     for summary in summaries:
         for place, count in summary.blocks_sent.items():
-            made[place][summary.part.attempt] = count
+            made[place][summary.part.attempt] += count
     for summary in summaries:
         part = summary.part
         counted = made[place_of(part.stage, part.partition)]
@@ -398,8 +400,11 @@ class JobDriver:
             raise run.failure
 
     def _query(self, run: _QueryRun, launch: QueryStart, checkpoint: str) -> None:
-        if self._ticks is None:
-            settings = self._settings
+        settings = self._settings
+        start: Callable[..., None]
+        if self._ticks is None and settings.executor == "resident":
+            start = partial(run_resident, plan=self._connection.plan, committed=self._await_batch)
+        elif self._ticks is None:
             start = partial(
                 run_query, partitions=settings.partitions, interval=settings.batch_interval
             )

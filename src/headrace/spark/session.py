@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import JavaEndedError, JobFailedError, SettingsError
 from headrace.java import use_java
+from headrace.settings import usable_cores
 from headrace.spark.class_archive import JAVA_OPTIONS, archive_options
 from headrace.spark.cluster import Shipment, cluster_config, is_cluster, on_one_machine
 from headrace.spark.dead_session import forget_dead_session
@@ -303,6 +304,9 @@ _LONGEST_START = 120.0
 #: Spark's message about a context that it stopped because no master answered.
 _STOPPED = "Cannot call methods on a stopped SparkContext"
 _MASTER = re.compile(r"local(-cluster)?(\[.*\])?$|spark://|yarn$|k8s://")
+_LOCAL = re.compile(r"local\[(\d+|\*)(,\s*\d+)?\]")
+#: Slots of a local master for a job's own data frames, and for a second job.
+_SPARE_SLOTS = 4
 _SECRET = "spark.authenticate.secret"  # noqa: S105 - a name
 _CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
@@ -326,6 +330,8 @@ SPARK_CONFIG: Mapping[str, str] = {
     # Queries of sink_dataframe's writers take turns with the job, and do not go before it.
     "spark.scheduler.mode": "FAIR",
     "spark.python.worker.reuse": "true",
+    # How often a gang of resident tasks looks for slots, where an executor was lost.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     # Workers are forked with everything imported, so a new one starts in milliseconds.
     "spark.python.daemon.module": "headrace.spark.daemon",
     "spark.driver.memory": "1g",
@@ -363,7 +369,7 @@ def get_session(settings: JobSettings, name: str = "headrace") -> SparkSession:
     if session is not None and _has_been_told(session, told):
         return session
     shipment = Shipment.of(settings)
-    conf = SparkConf().setAppName(name).setMaster(settings.master)
+    conf = SparkConf().setAppName(name).setMaster(_master(settings))
     conf.setAll([*_config(settings).items(), *shipment.config.items()])
     with _starting:
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark offers no other look
@@ -375,6 +381,15 @@ def get_session(settings: JobSettings, name: str = "headrace") -> SparkSession:
             session = SparkSession.builder.config(conf=conf).getOrCreate()
         _told = session, told
         return session
+
+
+def _master(settings: JobSettings) -> str:
+    """Return the master; a local one with slots beside those that resident tasks keep."""
+    found = _LOCAL.fullmatch(settings.master)
+    if settings.executor != "resident" or found is None:
+        return settings.master
+    cores = usable_cores() if found[1] == "*" else int(found[1])
+    return f"local[{cores + _SPARE_SLOTS}{found[2] or ''}]"
 
 
 def _has_been_told(session: SparkSession, told: object) -> bool:

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.runtime.job_plan import JobConnection
+    from headrace.runtime.state.local import OpenCopies
     from headrace.spark.statistics import PlanHandle
 
 
@@ -365,7 +366,11 @@ class JobReader(DataSourceStreamReader):
 
 
 def run_split(
-    handle: PlanHandle, split: Split, told: bytes, batch: bytes | None = None
+    handle: PlanHandle,
+    split: Split,
+    told: bytes,
+    batch: bytes | None = None,
+    copies: OpenCopies | None = None,
 ) -> list[Block]:
     """Run the first stage on a split of a batch.
 
@@ -379,7 +384,7 @@ def run_split(
             job,
             split,
             Marks(control.brokers),
-            lambda finder: make_task(job, control, 0, split.number, finder),
+            lambda finder: make_task(job, control, 0, split.number, finder, copies),
         )
     if batch is not None:
         whole = msgspec.json.decode(batch, type=BatchControl)
@@ -422,34 +427,43 @@ def stage_function(handle: PlanHandle, stage: int) -> StageFunction:
     """Return the function that runs one stage for the partition that Spark hands to it."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        own: list[Block] = []
-        control: Block | None = None
-        passing: list[Block] = []
-        for batch in batches:
-            for block in blocks_of(batch):
-                if block.stage != stage:
-                    passing.append(block)
-                elif block.kind is BlockKind.CONTROL:
-                    control = block
-                else:
-                    own.append(block)
-        if control is not None:
-            passing += guarded(control.partition, _runner(handle, stage, control, own))
-        yield rows_of(passing)
+        blocks = [block for batch in batches for block in blocks_of(batch)]
+        yield rows_of(run_stage(handle, stage, blocks))
         end_of_task()
 
     return run
 
 
+def run_stage(
+    handle: PlanHandle, stage: int, blocks: Iterable[Block], copies: OpenCopies | None = None
+) -> Iterator[Block]:
+    """Run a later stage on the blocks that came for a partition; pass on those of other stages."""
+    own: list[Block] = []
+    control: Block | None = None
+    for block in blocks:
+        if block.stage != stage:
+            yield block
+        elif block.kind is BlockKind.CONTROL:
+            control = block
+        else:
+            own.append(block)
+    if control is not None:
+        yield from guarded(control.partition, _runner(handle, stage, control, own, copies))
+
+
 def _runner(
-    handle: PlanHandle, stage: int, message: Block, blocks: list[Block]
+    handle: PlanHandle,
+    stage: int,
+    message: Block,
+    blocks: list[Block],
+    copies: OpenCopies | None,
 ) -> Callable[[], Iterable[Block]]:
     def run() -> Iterable[Block]:
         job = connection(handle)
         control = msgspec.json.decode(message.payload, type=Control)
         finder = RemoteFinder(job.client, Marks(control.brokers))
         with limited(job, control, message.partition):
-            task = make_task(job, control, stage, message.partition, finder)
+            task = make_task(job, control, stage, message.partition, finder, copies)
             try:
                 task.absorb(blocks)
                 return list(task.finish())

@@ -20,7 +20,7 @@ from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.commit.transactions import Attempt
 from headrace.runtime.state.home import StateTopicReader
-from headrace.runtime.state.local import LocalCopies
+from headrace.runtime.state.local import LocalCopies, OpenCopies
 from headrace.runtime.task import RuntimeContext, Task
 from headrace.runtime.time_limit import patience, time_limit, traced
 from headrace.runtime.user_code import Finder, Original
@@ -121,9 +121,14 @@ def limited(job: JobConnection, control: Control, partition: int) -> Iterator[No
 
 
 def make_task(
-    job: JobConnection, control: Control, stage: int, partition: int, finder: Finder
+    job: JobConnection,
+    control: Control,
+    stage: int,
+    partition: int,
+    finder: Finder,
+    copies: OpenCopies | None = None,
 ) -> Task:
-    """Return one attempt of one task, ready to run."""
+    """Return one attempt of one task, ready to run; ``copies`` are those that stay open."""
     plan = job.plan
     task_context = TaskContext.get()
     attempt = Attempt(
@@ -137,11 +142,13 @@ def make_task(
     failpoint("task.begun")
     tags_of = None if plan.embedded else plan.job
     topic = StateTopicReader(job.consumer, plan.state_topics, control.queues, tags_of)
+    if copies is not None:
+        copies.read_by(topic)
     context = RuntimeContext(
         control=control,
         partition=partition,
         finder=finder,
-        copies=LocalCopies(plan.state_root, topic),
+        copies=LocalCopies(plan.state_root, topic) if copies is None else copies,
         plan=plan.stages,
         state_topics=plan.state_topics,
         own_store=plan.own_store(topic, control.batch - 1),

@@ -60,22 +60,22 @@ class NextOffsets:
 
     def reached(self, ends: Mapping[Queue, int]) -> None:
         """Everything before these offsets has been put, or was never there."""
-        for queue, end in ends.items():
-            self._next[queue] = max(end, self._next.get(queue, 0))
+        for read, end in ends.items():
+            self._next[read] = max(end, self._next.get(read, 0))
 
     def only_new(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Leave out what was put before."""
         parts = []
-        for queue, run in queue_runs(rows):
-            new = pc.greater_equal(run["offset"], self._next.get(queue, 0))
+        for read, run in queue_runs(rows):
+            new = pc.greater_equal(run["offset"], self._next.get(read, 0))
             parts.append(run if pc.all(new).as_py() else run.filter(new))
         kept = sum(part.num_rows for part in parts)
         return rows if kept == rows.num_rows else pa.concat_batches(parts)
 
     def delivered(self, rows: pa.RecordBatch) -> None:
         """These rows have been put."""
-        for queue, run in queue_runs(rows):
-            self.reached({queue: pc.max(run["offset"]).as_py() + 1})
+        for read, run in queue_runs(rows):
+            self.reached({read: pc.max(run["offset"]).as_py() + 1})
 
 
 def sink_terms(config: Config, *, columns: bool = False) -> Terms:

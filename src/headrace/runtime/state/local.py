@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.protocol.transactions import StateSummary
-    from headrace.runtime.state.interface import ChangeSet
+    from headrace.runtime.state.interface import Attempted, ChangeSet
 
 
 # RocksDB databases of state stores: their options, and how one process after another opens them.
@@ -238,20 +238,26 @@ class LocalCopies:
             return StoreCopy(EmptyBase())
         folder = self._folder(store, partition)
         database = open_database(folder / "db")
-        restored = 0
         try:
-            mark = self._usable_mark(database, summary, lineage)
-            if mark is None:
-                # Emptied while it is ours: its folder may be another task's once it is closed.
-                _delete_all(database)
-                mark = _FRESH
-            if mark.end_offset != summary.end_offset:
-                restored = self._bring_up(database, folder, mark, summary)
+            restored = self._brought_up(database, folder, summary, lineage)
             _sweep(folder, summary)
         except BaseException:
             database.close()
             raise
         return StoreCopy(_RocksBase(database), database, restored)
+
+    def _brought_up(
+        self, database: Rdict, folder: Path, summary: StateSummary, lineage: list[list[int]]
+    ) -> int:
+        """Bring a copy to the commit; return the number of state messages that this took."""
+        mark = self._usable_mark(database, summary, lineage)
+        if mark is None:
+            # Emptied while it is ours: its folder may be another task's once it is closed.
+            _delete_all(database)
+            mark = _FRESH
+        if mark.end_offset == summary.end_offset:
+            return 0
+        return self._bring_up(database, folder, mark, summary)
 
     def save(
         self,
@@ -301,18 +307,17 @@ class LocalCopies:
         self, database: Rdict, folder: Path, mark: _CopyMark, summary: StateSummary
     ) -> int:
         """Bring a copy to the commit, and return the number of state messages that this took."""
-        if self._apply_change_file(database, folder, mark, summary):
+        if self._apply_changes(database, folder, mark, summary):
             return 0
         if mark is not _FRESH and self._catch_up(database, mark, summary):
             return summary.end_offset - mark.end_offset
         self._replay(database, folder, summary)
         return summary.end_offset
 
-    def _apply_change_file(
+    def _apply_changes(
         self, database: Rdict, folder: Path, mark: _CopyMark, summary: StateSummary
     ) -> bool:
-        path = folder / "changes" / _change_name(summary.epoch, summary.batch, summary.attempt)
-        found = read_changes(path, _base_name(mark), _content_name(summary))
+        found = self._changes_of(folder, mark, summary)
         if found is None:
             return False
         keys, values = found
@@ -320,6 +325,13 @@ class LocalCopies:
         _write(database, keys, values, _mark_of(summary))
         failpoint("state.apply.written")
         return True
+
+    def _changes_of(
+        self, folder: Path, mark: _CopyMark, summary: StateSummary
+    ) -> tuple[Sequence[bytes], Sequence[bytes | None]] | None:
+        """Return what the attempt that was committed has changed, if it is kept here."""
+        path = folder / "changes" / _change_name(summary.epoch, summary.batch, summary.attempt)
+        return read_changes(path, _base_name(mark), _content_name(summary))
 
     def _catch_up(self, database: Rdict, mark: _CopyMark, summary: StateSummary) -> bool:
         count, checksum = mark.count, mark.checksum
@@ -370,6 +382,71 @@ class LocalCopies:
         database.put(_MARK_KEY, msgspec.msgpack.encode(_mark_of(summary)))
 
 
+class OpenCopies(LocalCopies):
+    """Copies that one process keeps open from batch to batch.
+
+    The changes of an attempt stay in memory until a commit names it; then they are written with the
+    mark of that commit, in one write.
+    """
+
+    def __init__(self, root: Path, topic: StateTopic) -> None:
+        super().__init__(root, topic)
+        self._databases: dict[Path, Rdict] = {}
+        #: The newest attempt of each copy: its name, what it was based on, and its changes.
+        self._waiting: dict[Path, tuple[Attempted, bytes, ChangeSet]] = {}
+
+    def read_by(self, topic: StateTopic) -> None:
+        """Read what is to be restored from a topic as another batch sees it."""
+        self._topic = topic
+
+    def open(
+        self, store: str, partition: int, summary: StateSummary | None, lineage: list[list[int]]
+    ) -> StoreCopy:
+        """Return a copy that reflects exactly the last commit; it stays open.
+
+        Raises
+        ------
+        StateMismatchError
+            The state topic does not hold what the commit record says.
+        """
+        if summary is None or summary.end_offset == 0:
+            return StoreCopy(EmptyBase())
+        folder = self._folder(store, partition)
+        if folder not in self._databases:
+            self._databases[folder] = open_database(folder / "db")
+        database = self._databases[folder]
+        restored = self._brought_up(database, folder, summary, lineage)
+        self._waiting.pop(folder, None)
+        return StoreCopy(_RocksBase(database), restored=restored)
+
+    def save(
+        self,
+        store: str,
+        partition: int,
+        attempt: Attempted,
+        base: StateSummary | None,
+        changes: ChangeSet,
+    ) -> None:
+        """Keep the changes of an attempt (epoch, batch, number) until the next batch."""
+        self._waiting[self._folder(store, partition)] = attempt, _base_name(base), changes
+
+    def _changes_of(
+        self, folder: Path, mark: _CopyMark, summary: StateSummary
+    ) -> tuple[Sequence[bytes], Sequence[bytes | None]] | None:
+        attempt, base, changes = self._waiting.get(folder, (None, b"", None))
+        if changes is None or attempt != (summary.epoch, summary.batch, summary.attempt):
+            # An executor of another kind may have left a file.
+            return super()._changes_of(folder, mark, summary)
+        if (base, _content_name(changes)) != (_base_name(mark), _content_name(summary)):
+            return None
+        return changes.keys, changes.values
+
+    def close(self) -> None:
+        """Let other processes open the copies."""
+        while self._databases:
+            self._databases.popitem()[1].close()
+
+
 class _Progress:
     """A file that says how far a restore has come, for whoever shows progress."""
 
@@ -406,7 +483,7 @@ def restoring(root: Path) -> tuple[int, int]:
 
 
 def _write(
-    database: Rdict, keys: list[bytes], values: Sequence[bytes | None], mark: _CopyMark | None
+    database: Rdict, keys: Sequence[bytes], values: Sequence[bytes | None], mark: _CopyMark | None
 ) -> None:
     batch = WriteBatch(raw_mode=True)
     put = batch.put
