@@ -119,5 +119,5 @@ def test_what_cannot_work_is_refused() -> None:
     with pytest.raises(TopologyError, match="two columns have the name 'sensor'"):
         groups.window(WINDOWS["tumbling"]).agg(count().named("sensor"))
     updates = groups.agg(count()).to_stream().group_by("count")
-    with pytest.raises(TopologyError, match="updates by windows"):
+    with pytest.raises(TopologyError, match="puts updates into windows"):
         updates.window(WINDOWS["tumbling"]).agg(count())

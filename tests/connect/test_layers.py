@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "log": {"naming", "lifecycle"},
     "assignment": {"naming", "lifecycle", "log"},
     "coordination": {"naming", "lifecycle", "log", "assignment"},
-    "worker": {"naming", "levels", "lifecycle", "log", "assignment"},
+    # It reads times that connectors declare.
+    "worker": {"naming", "levels", "lifecycle", "log", "assignment", "config"},
     "rest": {"naming", "lifecycle", "log", "assignment", "worker"},
     "running": {"naming", "lifecycle", "log", "assignment", "worker", "rest", "hosts"}
     | {"coordination"},
