@@ -137,6 +137,7 @@ def run_resident(
         tasks=tasks,
         partitions=settings.partitions,
         stages=stages,
+        batch=at["batch"],
         folder=folder,
     )
     log = str(log_file(settings))

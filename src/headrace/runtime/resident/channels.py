@@ -15,6 +15,7 @@ import socket
 import struct
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -492,7 +493,9 @@ class Mesh:
         ChannelError
             The member is gone.
         """
-        channel = self.channels[number]
+        channel = self.channels.get(number)
+        if channel is None:
+            raise self._lost(number)
         try:
             channel.put(self.badge.pack(kind, stage, batch, parts))
         except OSError as error:
@@ -504,19 +507,26 @@ class Mesh:
         Raises
         ------
         ChannelError
-            A member is gone, or has sent what is not of this gang.
+            A member is gone, or has sent what is not of this gang; what others have sent is in
+            ``frames``.
         """
+        gone: list[int] = []
         for channel in ready(list(self.channels.values()), seconds):
-            try:
+            with suppress(OSError):
+                # A member that takes nothing more may have said why.
                 channel.flush()
+            try:
                 found = channel.take()
-            except OSError as error:
-                raise self._lost(channel.number) from error
-            if found is None:
-                raise self._lost(channel.number)
-            for frame in found:
+            except OSError:
+                found = None
+            for frame in found or ():
                 self.badge.check(frame, channel.number)
-            self.frames.extend(found)
+                self.frames.append(frame)
+            if found is None:
+                gone.append(channel.number)
+                self.channels.pop(channel.number).socket.close()
+        if gone:
+            raise self._lost(gone[0])
 
     def next(self, until: float | None = None) -> Frame | None:
         """Return the next frame, or None if there is none until a time of the monotonic clock."""

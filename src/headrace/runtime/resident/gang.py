@@ -59,6 +59,8 @@ class GangPlace:
     #: Where the driver listens.
     driver: str
     secret: bytes
+    #: The last batch that was committed before.
+    batch: int = 0
     #: A folder for sockets, where all of the gang is on one machine.
     folder: Path | None = None
 
@@ -173,7 +175,7 @@ class _Member:
         self._number = number
         self._mesh = mesh
         self._work = work
-        self._batch = 0
+        self._batch = place.batch
         #: Blocks that have come, by batch, stage and partition; and who has sent all, by stage.
         self._blocks: dict[tuple[int, int, int], list[Block]] = defaultdict(list)
         self._barriers: dict[tuple[int, int], set[int]] = defaultdict(set)
@@ -280,6 +282,8 @@ class Gang:
         Where tasks connect.
     tasks, partitions, stages
         How many there are of each.
+    batch
+        The last committed batch.
     folder
         A folder of the owner's for sockets, where all tasks run on this machine; else None.
     """
@@ -292,6 +296,7 @@ class Gang:
         tasks: int,
         partitions: int,
         stages: int,
+        batch: int,
         folder: Path | None,
     ) -> None:
         self._listener = listener
@@ -305,6 +310,7 @@ class Gang:
             stages=stages,
             driver=listener.address.text(),
             secret=secret,
+            batch=batch,
             folder=folder,
         )
         self._mesh = Mesh(Badge(epoch, self.place.incarnation, DRIVER), secret)
@@ -362,6 +368,16 @@ class Gang:
         ChannelError
             A task is gone.
         """
+        try:
+            return self._reports(batch, readings, check)
+        except ChannelError:
+            if (failure := self._failure()) is None:
+                raise
+        return [failure]
+
+    def _reports(
+        self, batch: int, readings: Sequence[AssignedSplit], check: Callable[[], None]
+    ) -> list[Block]:
         mesh, tasks = self._mesh, self.place.tasks
         for number in range(tasks):
             cut = msgspec.msgpack.encode(readings[number::tasks])
@@ -374,7 +390,7 @@ class Gang:
                 check()
                 continue
             if frame.kind == FrameKind.FAILED:
-                return [Block(0, SUMMARY_STAGE, BlockKind.FAILURE, "", 0, frame.payload)]
+                return [_failure_of(frame)]
             if frame.kind != FrameKind.REPORT or frame.batch != batch:
                 raise ChannelError(
                     f"task {frame.producer} sent a frame of kind {frame.kind} for batch"
@@ -383,6 +399,19 @@ class Gang:
             missing.discard(frame.producer)
             found += unpack_report(frame.payload)
         return found
+
+    def _failure(self) -> Block | None:
+        """Return the failure of a task that has told it; others may have ended because of it."""
+        mesh, until = self._mesh, time.monotonic() + _GOODBYE
+        while mesh.gone is not None:
+            for frame in mesh.frames:
+                if frame.kind == FrameKind.FAILED:
+                    return _failure_of(frame)
+            if not mesh.channels or time.monotonic() > until:
+                return None
+            with suppress(ChannelError):
+                mesh.pump(_LOOK)
+        return None
 
     @property
     def gone(self) -> Hello | None:
@@ -400,3 +429,7 @@ class Gang:
         with suppress(ChannelError):
             self._mesh.drain(time.monotonic() + _GOODBYE)
         self._mesh.close()
+
+
+def _failure_of(frame: Frame) -> Block:
+    return Block(0, SUMMARY_STAGE, BlockKind.FAILURE, "", 0, frame.payload)
