@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 
 import headrace.spark.resident
 from headrace.runtime.resident import channels
-from tests.simulation.pipes import Pipes, SimulatedSocket
+from tests.simulation.pipes import Listener, Pipes, SimulatedSocket
 from tests.simulation.spark import Call, ProcessDiedError, SimulatedSession
 from tests.simulation.threads import sleep
 from tests.simulation.world import World, this_thread
@@ -101,33 +101,19 @@ def _end(call: Call) -> None:
         call.process.kill()
 
 
-class _Listener:
+class _Listener(Listener):
     """Takes the connections of a process."""
 
     _numbers = itertools.count(1)
 
     def __init__(self, pipes: Pipes, *_: object) -> None:
         process = pipes.process()
-        self.address = channels.Address(f"{process.name}-{process.pid}-{next(self._numbers)}")
-        self._world = pipes.world
-        self._listener = pipes.listen(self.address.place)  # type: ignore[arg-type]
+        path = f"{process.name}-{process.pid}-{next(self._numbers)}"
+        self.address = channels.Address(path)
+        super().__init__(pipes, path)
 
-    def accept(self, seconds: float) -> SimulatedSocket | None:
-        deadline = self._world.now + seconds
-        listener, me = self._listener, this_thread()
-        assert me is not None
-        while not listener._came:
-            rest = deadline - self._world.now
-            if rest <= 0:
-                return None
-            listener._waiting.append(me)
-            self._world.block(rest)
-            if me in listener._waiting:
-                listener._waiting.remove(me)
-        return listener._came.popleft()
-
-    def close(self) -> None:
-        self._listener.close()
+    def accept(self, seconds: float) -> SimulatedSocket | None:  # type: ignore[override]
+        return self.take(seconds)
 
 
 def _ready(

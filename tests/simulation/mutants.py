@@ -338,7 +338,7 @@ RESIDENT_MUTANTS = (
         changes=((_Member, "_await_barriers", _hurried),),
     ),
     Mutant("a channel drops a frame", changes=((MemberChannel, "take", _forgetful),)),
-    Mutant("resident: an older epoch is not refused", "epoch", since=58, without="epoch"),
+    Mutant("resident: an older epoch is not refused", "epoch", since=79, without="epoch"),
 )
 
 #: Broken builds over RocketMQ.

@@ -189,15 +189,27 @@ class Listener:
         self._wake()
 
     def accept(self) -> tuple[SimulatedSocket, str]:
+        found = self.take()
+        assert found is not None
+        return found, ""
+
+    def take(self, seconds: float | None = None) -> SimulatedSocket | None:
+        """Wait for the next connection; None: there is none in time."""
         world = self._pipes.world
+        deadline = None if seconds is None else world.now + seconds
         while not self._came:
             if self._closed:
                 raise OSError(9, "bad descriptor")
+            rest = None if deadline is None else deadline - world.now
+            if rest is not None and rest <= 0:
+                return None
             me = this_thread()
             assert me is not None
             self._waiting.append(me)
-            world.block()
-        return self._came.popleft(), ""
+            world.block(rest)
+            if me in self._waiting:
+                self._waiting.remove(me)
+        return self._came.popleft()
 
     def close(self) -> None:
         if not self._closed:

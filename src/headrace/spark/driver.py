@@ -402,8 +402,10 @@ class JobDriver:
     def _query(self, run: _QueryRun, launch: QueryStart, checkpoint: str) -> None:
         settings = self._settings
         start: Callable[..., None]
+        on_batch: Callable[..., None] = partial(self._on_batch, run)
         if self._ticks is None and settings.executor == "resident":
             start = partial(run_resident, plan=self._connection.plan, committed=self._await_batch)
+            on_batch = partial(self._run_batch, run)
         elif self._ticks is None:
             start = partial(
                 run_query, partitions=settings.partitions, interval=settings.batch_interval
@@ -415,7 +417,7 @@ class JobDriver:
             launch,
             stages=self._stages,
             checkpoint=checkpoint,
-            on_batch=partial(self._on_batch, run),
+            on_batch=on_batch,
             wait=partial(self._wait, run),
         )
 
@@ -455,7 +457,15 @@ class JobDriver:
         )
 
     def _on_batch(self, run: _QueryRun, frame: Batch, _: int) -> None:
-        """Collect the reports of the tasks, the batch's only action, and commit them.
+        """Run a batch of a query: to collect its rows is its only action."""
+
+        def collect() -> list[Block]:
+            return [block for batch in frame.toArrow().to_batches() for block in blocks_of(batch)]
+
+        self._run_batch(run, collect)
+
+    def _run_batch(self, run: _QueryRun, collect: Callable[[], list[Block]]) -> None:
+        """Collect the reports of the tasks, which runs them, and commit them.
 
         A failure is kept for the supervisor, which stops the query.  If it were raised here, it
         would come back as text inside two of Spark's own errors.
@@ -464,9 +474,8 @@ class JobDriver:
             return
         try:
             run.began = time.monotonic()
-            table = frame.toArrow()
+            blocks = collect()
             run.began = None
-            blocks = [block for batch in table.to_batches() for block in blocks_of(batch)]
             if blocks and not run.is_ending():
                 self._commit(run, blocks)
         except HeadraceError as error:

@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark import InheritableThread
 from pyspark.errors import PySparkException
@@ -23,8 +23,7 @@ from pyspark.errors import PySparkException
 from headrace.errors import ChannelError, JobFailedError
 from headrace.runtime.control import SUMMARY_STAGE, Block, BlockKind
 from headrace.runtime.resident.channels import MemberListener
-from headrace.runtime.resident.gang import AssignedSplit, Gang, GangPlace, StageWork, serve
-from headrace.runtime.state.home import StateTopicReader
+from headrace.runtime.resident.gang import AssignedSplit, Gang, GangPlace, serve
 from headrace.runtime.state.local import OpenCopies
 from headrace.runtime.task import guarded
 from headrace.spark.causes import read_failure
@@ -34,7 +33,6 @@ from headrace.spark.source import (
     JobReader,
     QueryStart,
     SplitPartition,
-    rows_of,
     run_split,
     run_stage,
 )
@@ -43,10 +41,11 @@ from headrace.spark.worker import connection, end_of_task
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import InputPartition
 
     from headrace.runtime.job_plan import JobPlan
+    from headrace.runtime.state.local import StateTopic
     from headrace.spark.statistics import PlanHandle
-    from headrace.spark.ticks import Batch
 
 #: How long tasks may take to come, slots to be free, and a gang to end, s.
 _GATHERING, _SLOTS, _ENDING = 60.0, 10.0, 5.0
@@ -61,45 +60,41 @@ class _Stages:
     """Runs the stages of a job in one task, over state that stays open."""
 
     def __init__(self, handle: PlanHandle) -> None:
+        # A worker that does not fit says so before the first batch.
+        connection(handle)
         self._handle = handle
-        job = connection(handle)
-        self._copies = OpenCopies(
-            job.plan.state_root, StateTopicReader(job.consumer, {}, lambda _: [])
-        )
+        self._copies: OpenCopies | None = None
 
     def first(self, reading: AssignedSplit) -> Iterable[Block]:
         return guarded(
             0,
             lambda: run_split(
-                self._handle, reading.split, reading.control, reading.batch, self._copies
+                self._handle, reading.split, reading.control, reading.batch, self._copies_of
             ),
         )
 
     def later(self, stage: int, blocks: Sequence[Block]) -> Iterable[Block]:
-        return run_stage(self._handle, stage, blocks, self._copies)
+        return run_stage(self._handle, stage, blocks, self._copies_of)
+
+    def _copies_of(self, root: Path, topic: StateTopic) -> OpenCopies:
+        if self._copies is None:
+            self._copies = OpenCopies(root, topic)
+        self._copies.read_by(topic)
+        return self._copies
 
     def ended(self) -> None:
         end_of_task()
 
     def close(self) -> None:
-        self._copies.close()
+        if self._copies is not None:
+            self._copies.close()
 
 
 def _gang_function(
     handle: PlanHandle, place: GangPlace
 ) -> Callable[[int, Iterable[int]], Iterable[int]]:
     def run(number: int, _: Iterable[int]) -> Iterable[int]:
-        made: list[_Stages] = []
-
-        def make_work() -> StageWork:
-            made.append(_Stages(handle))
-            return made[0]
-
-        try:
-            serve(place, number, make_work)
-        finally:
-            for stages in made:
-                stages.close()
+        serve(place, number, lambda: _Stages(handle))
         return ()
 
     return run
@@ -112,13 +107,13 @@ def run_resident(
     plan: JobPlan,
     stages: int,
     checkpoint: str,
-    on_batch: Callable[[Batch, int], None],
+    on_batch: Callable[[Callable[[], list[Block]]], None],
     wait: Callable[[float], bool],
     committed: Callable[[int, float], bool],
 ) -> None:
     """Run a job's batches by a gang until one fails, or until ``wait`` raises or returns True.
 
-    ``wait`` takes the longest time to wait, in seconds, and returns whether the job must end;
+    ``on_batch`` takes the function that runs a batch and returns the reports of its tasks; ``wait`` takes the longest time to wait, in seconds, and returns whether the job must end;
     ``committed`` takes a batch and the time to wait for its commit, and returns whether it came.
     """
     context, settings = session.sparkContext, plan.settings
@@ -148,20 +143,14 @@ def run_resident(
             if end == at:
                 placed.check()
                 continue
-            parts = [_split_partition(part) for part in reader.partitions(at, end)]
-            on_batch(_GangBatch(placed, end["batch"], parts), end["batch"])
+            on_batch(partial(placed.run, end["batch"], reader.partitions(at, end)))
             if not committed(end["batch"], 0):
                 if wait(0):
                     return
-                raise placed.failure or JobFailedError(f"batch {end['batch']} was not committed")
+                raise JobFailedError(f"batch {end['batch']} was not committed")
             at = end
             if (rest := began + interval - time.monotonic()) > 0 and wait(rest):
                 return
-
-
-def _split_partition(part: object) -> SplitPartition:
-    assert isinstance(part, SplitPartition)
-    return part
 
 
 def _slots(context: SparkContext, wanted: int, wait: Callable[[float], bool]) -> int:
@@ -211,8 +200,6 @@ class _Tasks:
         log: str,
         wait: Callable[[float], bool],
     ) -> None:
-        #: What ended the last batch.
-        self.failure: Exception | None = None
         self._gang = gang
         self._context = context
         self._job = job
@@ -239,17 +226,20 @@ class _Tasks:
         """Wait until all have come."""
         self._gang.gather(_GATHERING, self.check)
 
-    def run(self, batch: int, readings: Sequence[AssignedSplit]) -> list[Block]:
+    def run(self, batch: int, parts: Iterable[InputPartition]) -> list[Block]:
         """Run a batch and return the reports of the tasks."""
+        readings = []
+        for part in parts:
+            assert isinstance(part, SplitPartition)
+            if part.failure is not None:
+                return [Block(0, SUMMARY_STAGE, BlockKind.FAILURE, "", 0, part.failure)]
+            assert part.split is not None
+            readings.append(AssignedSplit.of_split(part.split, part.control, part.batch))
         try:
             return self._gang.run(batch, readings, self.check)
-        except ChannelError as error:
+        except ChannelError:
             self._ended.wait(_CAUSE)
-            self.failure = error
             self._raise_cause()
-            raise
-        except Exception as error:
-            self.failure = error
             raise
 
     def check(self) -> None:
@@ -264,10 +254,8 @@ class _Tasks:
         error = self._error
         if isinstance(error, Py4JJavaError | PySparkException):
             told = error.java_exception if isinstance(error, Py4JJavaError) else error
-            self.failure = read_failure(self._job, str(told), self._log)
-            raise self.failure from error
+            raise read_failure(self._job, str(told), self._log) from error
         if error is not None:
-            self.failure = error
             raise error
 
     def end(self) -> None:
@@ -276,23 +264,3 @@ class _Tasks:
         if not self._ended.wait(_ENDING):
             self._context.cancelJobGroup(self._group)
             self._ended.wait(_ENDING)
-
-
-class _GangBatch:
-    """A batch that the gang runs when it is read."""
-
-    def __init__(self, tasks: _Tasks, number: int, parts: Sequence[SplitPartition]) -> None:
-        self._tasks = tasks
-        self._number = number
-        self._parts = parts
-
-    def toArrow(self) -> pa.Table:
-        """Run the tasks and return their reports."""
-        readings = []
-        for part in self._parts:
-            if part.failure is not None:
-                failure = Block(0, SUMMARY_STAGE, BlockKind.FAILURE, "", 0, part.failure)
-                return pa.Table.from_batches([rows_of([failure])])
-            assert part.split is not None
-            readings.append(AssignedSplit.of_split(part.split, part.control, part.batch))
-        return pa.Table.from_batches([rows_of(self._tasks.run(self._number, readings))])

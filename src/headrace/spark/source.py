@@ -55,11 +55,19 @@ from headrace.runtime.planning import (
     plan_batch,
 )
 from headrace.runtime.sources.task import run_source
+from headrace.runtime.state.local import LocalCopies
 from headrace.runtime.task import guarded
 from headrace.runtime.user_code import describe_failure
 from headrace.spark.causes import read_failure
 from headrace.spark.dead_session import session_is_ours
-from headrace.spark.worker import RemoteFinder, connection, end_of_task, limited, make_task
+from headrace.spark.worker import (
+    CopiesOf,
+    RemoteFinder,
+    connection,
+    end_of_task,
+    limited,
+    make_task,
+)
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -69,7 +77,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.runtime.job_plan import JobConnection
-    from headrace.runtime.state.local import OpenCopies
     from headrace.spark.statistics import PlanHandle
 
 
@@ -370,7 +377,7 @@ def run_split(
     split: Split,
     told: bytes,
     batch: bytes | None = None,
-    copies: OpenCopies | None = None,
+    copies: CopiesOf = LocalCopies,
 ) -> list[Block]:
     """Run the first stage on a split of a batch.
 
@@ -435,7 +442,7 @@ def stage_function(handle: PlanHandle, stage: int) -> StageFunction:
 
 
 def run_stage(
-    handle: PlanHandle, stage: int, blocks: Iterable[Block], copies: OpenCopies | None = None
+    handle: PlanHandle, stage: int, blocks: Iterable[Block], copies: CopiesOf = LocalCopies
 ) -> Iterator[Block]:
     """Run a later stage on the blocks that came for a partition; pass on those of other stages."""
     own: list[Block] = []
@@ -456,7 +463,7 @@ def _runner(
     stage: int,
     message: Block,
     blocks: list[Block],
-    copies: OpenCopies | None,
+    copies: CopiesOf,
 ) -> Callable[[], Iterable[Block]]:
     def run() -> Iterable[Block]:
         job = connection(handle)

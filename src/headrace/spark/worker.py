@@ -6,7 +6,9 @@ import gc
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -20,7 +22,7 @@ from headrace.protocol.messages import decode_messages
 from headrace.protocol.properties import encode_properties
 from headrace.runtime.commit.transactions import Attempt
 from headrace.runtime.state.home import StateTopicReader
-from headrace.runtime.state.local import LocalCopies, OpenCopies
+from headrace.runtime.state.local import LocalCopies, StateTopic
 from headrace.runtime.task import RuntimeContext, Task
 from headrace.runtime.time_limit import patience, time_limit, traced
 from headrace.runtime.user_code import Finder, Original
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from headrace.runtime.control import Control
     from headrace.runtime.job_plan import JobConnection, JobPlan
 
+
+CopiesOf = Callable[[Path, StateTopic], LocalCopies]
+"""Returns the copies of a job's state below a folder, which are restored from a topic."""
 
 _connections: dict[tuple[int, str], JobConnection] = {}
 _connecting = threading.Lock()
@@ -126,9 +131,9 @@ def make_task(
     stage: int,
     partition: int,
     finder: Finder,
-    copies: OpenCopies | None = None,
+    copies: CopiesOf = LocalCopies,
 ) -> Task:
-    """Return one attempt of one task, ready to run; ``copies`` are those that stay open."""
+    """Return one attempt of one task, ready to run; ``copies`` gives those of its state."""
     plan = job.plan
     task_context = TaskContext.get()
     attempt = Attempt(
@@ -142,13 +147,11 @@ def make_task(
     failpoint("task.begun")
     tags_of = None if plan.embedded else plan.job
     topic = StateTopicReader(job.consumer, plan.state_topics, control.queues, tags_of)
-    if copies is not None:
-        copies.read_by(topic)
     context = RuntimeContext(
         control=control,
         partition=partition,
         finder=finder,
-        copies=LocalCopies(plan.state_root, topic) if copies is None else copies,
+        copies=copies(plan.state_root, topic),
         plan=plan.stages,
         state_topics=plan.state_topics,
         own_store=plan.own_store(topic, control.batch - 1),

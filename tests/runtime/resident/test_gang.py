@@ -29,6 +29,7 @@ class Relay:
     fails: Exception | None = None
     ends: Callable[[], None] = lambda: None
     splits: list[int] = field(default_factory=list)
+    closed: bool = False
 
     def first(self, reading: AssignedSplit) -> Iterator[Block]:
         if self.fails is not None:
@@ -49,6 +50,9 @@ class Relay:
 
     def ended(self) -> None:
         self.ends()
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def block(partition: int, stage: int, text: str) -> Block:
@@ -86,6 +90,7 @@ def gang_of(folder: Path, works: Sequence[Relay], batch: int = 0) -> Iterator[Ga
         for thread in threads:
             thread.join(10)
             assert not thread.is_alive()
+        assert all(work.closed for work in works)
 
 
 def outcome(blocks: Iterable[Block]) -> list[str]:

@@ -57,11 +57,11 @@ class FrameKind(IntEnum):
     ROSTER = 3
     #: A batch begins: what the task reads of it.
     CUT = 4
-    #: A block for a partition of a later stage.
+    #: A block for a partition of a later stage, or a summary for the driver.
     BLOCK = 5
     #: All blocks of the producer for a stage have been sent.
     BARRIER = 6
-    #: What a task has done in a batch: its summaries.
+    #: All summaries of the producer for a batch have been sent.
     REPORT = 7
     #: A task has failed, and ends.
     FAILED = 8

@@ -8,11 +8,10 @@ and with it the gang: the driver begins a new epoch at the last commit.
 from __future__ import annotations
 
 import secrets
-import struct
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 MEETING = 60.0
 #: How long a report may wait for a driver that does not read, s.
 _LAST_WORDS = 30.0
-_COUNT = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +108,9 @@ class StageWork(Protocol):
     def ended(self) -> None:
         """Do what is to be done between batches."""
 
+    def close(self) -> None:
+        """Let go of what other processes may need."""
+
 
 def serve(place: GangPlace, number: int, make_work: Callable[[], StageWork]) -> None:
     """Be one task of a gang until its driver ends it.
@@ -134,7 +135,8 @@ def serve(place: GangPlace, number: int, make_work: Callable[[], StageWork]) -> 
     try:
         _join(mesh, place, number)
         try:
-            _Member(place, number, mesh, make_work()).run()
+            with closing(make_work()) as work:
+                _Member(place, number, mesh, work).run()
         except ChannelError:
             raise
         except HeadraceError as error:
@@ -179,7 +181,6 @@ class _Member:
         #: Blocks that have come, by batch, stage and partition; and who has sent all, by stage.
         self._blocks: dict[tuple[int, int, int], list[Block]] = defaultdict(list)
         self._barriers: dict[tuple[int, int], set[int]] = defaultdict(set)
-        self._report: list[Block] = []
 
     def run(self) -> None:
         """Run batches until the driver ends the gang."""
@@ -203,13 +204,8 @@ class _Member:
             for partition in range(self._number, place.partitions, place.tasks):
                 blocks = self._blocks.pop((batch, stage, partition), [])
                 self._hand_on(self._work.later(stage, blocks))
-        report, self._report = self._report, []
         failpoint("resident.before_report")
-        parts: list[bytes | memoryview] = [_COUNT.pack(len(report))]
-        for block in report:
-            pieces = pack_block(block)
-            parts += [_COUNT.pack(sum(map(len, pieces))), *pieces]
-        mesh.send(DRIVER, FrameKind.REPORT, 0, batch, parts)
+        mesh.send(DRIVER, FrameKind.REPORT, 0, batch)
         mesh.drain(time.monotonic() + _LAST_WORDS)
         self._work.ended()
 
@@ -242,26 +238,12 @@ class _Member:
     def _hand_on(self, blocks: Iterable[Block]) -> None:
         place, batch = self._place, self._batch
         for block in blocks:
-            owner = block.partition % place.tasks
-            if block.stage == SUMMARY_STAGE:
-                self._report.append(block)
-            elif owner == self._number:
+            owner = DRIVER if block.stage == SUMMARY_STAGE else block.partition % place.tasks
+            if owner == self._number:
                 self._blocks[batch, block.stage, block.partition].append(block)
             else:
                 parts = pack_block(block)
                 self._mesh.send(owner, FrameKind.BLOCK, block.stage, batch, parts)
-
-
-def unpack_report(payload: bytes) -> list[Block]:
-    """Return the summaries of a task's report."""
-    (count,) = _COUNT.unpack_from(payload)
-    at, found = _COUNT.size, []
-    for _ in range(count):
-        (size,) = _COUNT.unpack_from(payload, at)
-        at += _COUNT.size
-        found.append(unpack_block(SUMMARY_STAGE, payload[at : at + size]))
-        at += size
-    return found
 
 
 # The driver's side.
@@ -370,10 +352,12 @@ class Gang:
         """
         try:
             return self._reports(batch, readings, check)
-        except ChannelError:
-            if (failure := self._failure()) is None:
-                raise
-        return [failure]
+        except ChannelError as error:
+            if (failure := self._failure()) is not None:
+                return [failure]
+            if (gone := self.gone) is not None:
+                error.message += f" (process {gone.pid} on machine {gone.host})"
+            raise
 
     def _reports(
         self, batch: int, readings: Sequence[AssignedSplit], check: Callable[[], None]
@@ -391,13 +375,15 @@ class Gang:
                 continue
             if frame.kind == FrameKind.FAILED:
                 return [_failure_of(frame)]
-            if frame.kind != FrameKind.REPORT or frame.batch != batch:
+            if frame.kind not in (FrameKind.BLOCK, FrameKind.REPORT) or frame.batch != batch:
                 raise ChannelError(
                     f"task {frame.producer} sent a frame of kind {frame.kind} for batch"
                     f" {frame.batch} in batch {batch}"
                 )
-            missing.discard(frame.producer)
-            found += unpack_report(frame.payload)
+            if frame.kind == FrameKind.BLOCK:
+                found.append(unpack_block(frame.stage, frame.payload))
+            else:
+                missing.discard(frame.producer)
         return found
 
     def _failure(self) -> Block | None:

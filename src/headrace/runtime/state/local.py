@@ -239,25 +239,12 @@ class LocalCopies:
         folder = self._folder(store, partition)
         database = open_database(folder / "db")
         try:
-            restored = self._brought_up(database, folder, summary, lineage)
+            restored = self._bring_up(database, folder, summary, lineage)
             _sweep(folder, summary)
         except BaseException:
             database.close()
             raise
         return StoreCopy(_RocksBase(database), database, restored)
-
-    def _brought_up(
-        self, database: Rdict, folder: Path, summary: StateSummary, lineage: list[list[int]]
-    ) -> int:
-        """Bring a copy to the commit; return the number of state messages that this took."""
-        mark = self._usable_mark(database, summary, lineage)
-        if mark is None:
-            # Emptied while it is ours: its folder may be another task's once it is closed.
-            _delete_all(database)
-            mark = _FRESH
-        if mark.end_offset == summary.end_offset:
-            return 0
-        return self._bring_up(database, folder, mark, summary)
 
     def save(
         self,
@@ -304,9 +291,16 @@ class LocalCopies:
         return mark
 
     def _bring_up(
-        self, database: Rdict, folder: Path, mark: _CopyMark, summary: StateSummary
+        self, database: Rdict, folder: Path, summary: StateSummary, lineage: list[list[int]]
     ) -> int:
         """Bring a copy to the commit, and return the number of state messages that this took."""
+        mark = self._usable_mark(database, summary, lineage)
+        if mark is None:
+            # Emptied while it is ours: its folder may be another task's once it is closed.
+            _delete_all(database)
+            mark = _FRESH
+        if mark.end_offset == summary.end_offset:
+            return 0
         if self._apply_changes(database, folder, mark, summary):
             return 0
         if mark is not _FRESH and self._catch_up(database, mark, summary):
@@ -415,7 +409,7 @@ class OpenCopies(LocalCopies):
         if folder not in self._databases:
             self._databases[folder] = open_database(folder / "db")
         database = self._databases[folder]
-        restored = self._brought_up(database, folder, summary, lineage)
+        restored = self._bring_up(database, folder, summary, lineage)
         self._waiting.pop(folder, None)
         return StoreCopy(_RocksBase(database), restored=restored)
 
