@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -24,6 +25,7 @@ from headrace.connect.channel import (
 from headrace.connect.data import engine as module
 from headrace.connect.data.engine import Engine
 from headrace.connect.data.positions import EngineSettings
+from headrace.connect.data.process import EngineProcess
 
 UNIT = TaskCopy("orders", 0, 7)
 
@@ -182,3 +184,30 @@ def test_level_is_set_in_the_engine(bench: Bench) -> None:
     logger = logging.getLogger("tests.of.engine.levels")
     bench.engine.take(Level("tests.of.engine", logging.DEBUG))
     assert logger.level == logging.DEBUG
+
+
+def test_a_start_that_fails_behind_a_death_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once left the next one waiting for what had never begun."""
+    process = EngineProcess(
+        EngineSettings(namesrv="127.0.0.1:1", folder=tmp_path / "engine"), print, lambda: None
+    )
+    tries: list[object] = []
+
+    async def fail(*_: object, **__: object) -> None:
+        tries.append(process._printed)
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+    # One that has died.
+    process._process = asyncio.subprocess.Process.__new__(asyncio.subprocess.Process)
+
+    async def ask() -> None:
+        for _ in range(2):
+            with pytest.raises(OSError, match="too many"):
+                await asyncio.wait_for(process.open(), 5)
+
+    asyncio.run(ask())
+    assert len(tries) == 2
+    assert process._printed is None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from headrace.connect.channel import EngineMessage, Level, QueryEvent, Reply, Request
-from headrace.connect.hosts.keeper import open_log
+from headrace.connect.hosts.keeper import cut_log, open_log
 from headrace.connect.hosts.process_host import WorkerEnd
 from headrace.connect.hosts.processes import Family
 from headrace.connect.levels import LevelsToCome
@@ -24,6 +24,7 @@ from headrace.private import owners_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import BinaryIO
 
     from headrace.connect.data.positions import EngineSettings
 
@@ -65,6 +66,8 @@ class EngineProcess(WorkerEnd):
         self._log = settings.folder / "engine.log"
         self._heard = heard
         self._lost = lost
+        #: What the process prints into, to be cut when it has grown long.
+        self._printed: BinaryIO | None = None
         self._closing = False
         self._mark = uuid4().hex
         self._numbers = itertools.count(1)
@@ -91,35 +94,46 @@ class EngineProcess(WorkerEnd):
 
     async def _begin(self) -> None:
         owners_folder(self._folder)
-        ours, theirs = socket.socketpair()
-        program = (sys.executable, "-m", "headrace.connect.data.engine")
         loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
         self._ready = loop.create_future()
-        with theirs, open_log(self._log) as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *program,
-                *("--channel", str(theirs.fileno())),
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, **_MEMORY, _MARK: self._mark},
-            )
-        assert self._process.stdin is not None
-        # Secrets are among them: others on this machine see command lines.
-        self._process.stdin.write(pickle.dumps(self._settings))
-        self._process.stdin.close()
-        self._deaf = loop.create_future()
-        await loop.create_connection(lambda: self, sock=ours)
+        try:
+            with theirs:
+                self._process = await self._spawn(theirs)
+            assert self._process.stdin is not None
+            # Secrets are among them: others on this machine see command lines.
+            self._process.stdin.write(pickle.dumps(self._settings))
+            self._process.stdin.close()
+            self._deaf = loop.create_future()
+            await loop.create_connection(lambda: self, sock=ours)
+        except BaseException:
+            # The next one who asks begins anew.
+            self._ready = None
+            ours.close()
+            self._close_log()
+            raise
         for name, level in self._levels.in_order():
             self.tell(Level(name, level))
+
+    async def _spawn(self, theirs: socket.socket) -> asyncio.subprocess.Process:
+        self._printed = open_log(self._log)
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "headrace.connect.data.engine"),
+            *("--channel", str(theirs.fileno())),
+            pass_fds=[theirs.fileno()],
+            stdin=asyncio.subprocess.PIPE,
+            stdout=self._printed,
+            stderr=self._printed,
+            start_new_session=True,
+            env={**os.environ, **_MEMORY, _MARK: self._mark},
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note that the process says nothing more; end one that said what nobody can read."""
         if exc is not None and self._process is not None and self._process.returncode is None:
             self._process.kill()
         assert self._deaf is not None
+        self._close_log()
         self._deaf.set_result(None)
         self._gone()
 
@@ -131,8 +145,13 @@ class EngineProcess(WorkerEnd):
                 self._answered(message)
             case QueryEvent():
                 self._heard(message)
-        # A log that has grown long is cut when it is opened.
-        open_log(self._log).close()
+        if self._printed is not None:
+            cut_log(self._printed.fileno())
+
+    def _close_log(self) -> None:
+        if self._printed is not None:
+            self._printed.close()
+            self._printed = None
 
     def _answered(self, reply: Reply) -> None:
         waiting = self._waiting.pop(reply.request, None)
