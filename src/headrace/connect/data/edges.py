@@ -158,7 +158,7 @@ def _encoded(properties: pa.MapArray) -> pa.BinaryArray:
 def messages_out(messages: pa.RecordBatch) -> pa.RecordBatch:
     """Put messages into the columns that a host takes; a message without a body has no value."""
     names = messages.column("queue")
-    places = [_place(name) for name in names.dictionary.to_pylist()]
+    places = [place_of_queue(name) for name in names.dictionary.to_pylist()]
     raw = messages.column("properties")
     body = messages.column("body")
     flags = messages.column("sys_flag")
@@ -190,11 +190,12 @@ def _ends(messages: pa.RecordBatch) -> dict[Queue, int]:
     found = table.group_by("queue").aggregate([("offset", "max")]).to_pydict()
     known = names.dictionary.to_pylist()
     return {
-        _place(known[number]): last + 1
+        place_of_queue(known[number]): last + 1
         for number, last in zip(found["queue"], found["offset_max"], strict=True)
     }
 
 
-def _place(name: str) -> Queue:
+def place_of_queue(name: str) -> Queue:
+    """Return the place of a queue that has a name of RocketMQ's, ``topic@broker@number``."""
     queue = MessageQueue.parse(name)
     return Queue(queue.topic, queue.broker, queue.queue_id)

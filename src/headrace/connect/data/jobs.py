@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.client import Admin, Client, MessageQueue, PullConsumer
 from headrace.connect.channel import EngineMessage, QueryEvent, StartQuery, TaskCopy
-from headrace.connect.data.edges import HostImpulse, HostIntake, HostOutlet
+from headrace.connect.data.edges import HostImpulse, HostIntake, HostOutlet, place_of_queue
 from headrace.connect.data.positions import (
     EngineSettings,
     positions_elsewhere,
@@ -24,7 +24,6 @@ from headrace.connect.data.positions import (
 )
 from headrace.connect.hosts.channel import TaskChannel
 from headrace.connect.lifecycle import Figures, Moved
-from headrace.connect.records import Queue
 from headrace.errors import HeadraceError, JobFailedError, TopicNotFoundError
 from headrace.protocol.transactions import CommitRecord, Position, Share
 from headrace.runtime.job_plan import is_internal
@@ -38,6 +37,8 @@ from headrace.watched import end_process, watched_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from headrace.connect.records import Queue
 
 
 # What tasks have moved, told by the engine every now and then.
@@ -208,7 +209,7 @@ class SinkQueues:
         self, names: Collection[str], offsets: Mapping[str, int], *, fenced: bool = False
     ) -> dict[str, int]:
         """Open queues in the task; give where it goes on."""
-        places = {name: _place(name) for name in names}
+        places = {name: place_of_queue(name) for name in names}
         known = {**read_positions(self._client, self._kept_as), **offsets}
         committed = {places[name]: known[name] for name in places if name in known}
         with TaskChannel(self._address, self._patience) as channel:
@@ -289,11 +290,6 @@ def _missing(topics: list[str]) -> str:
     if len(topics) == 1:
         return f"topic {topics[0]}, which does not exist yet"
     return f"topics {', '.join(topics[:-1])} and {topics[-1]}, which do not exist yet"
-
-
-def _place(name: str) -> Queue:
-    queue = MessageQueue.parse(name)
-    return Queue(queue.topic, queue.broker, queue.queue_id)
 
 
 #: One that starts has so long until it can be stopped.

@@ -8,7 +8,6 @@ done again.  So a broken connection is made anew, once per request, without a wo
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import struct
@@ -149,8 +148,6 @@ def _short(path: Path) -> Iterator[str]:
     finally:
         os.close(folder)
 
-
-logger = logging.getLogger(__name__)
 
 #: Seconds that answers have which are still to be sent when the host ends.
 _LAST_ANSWERS = 2.0

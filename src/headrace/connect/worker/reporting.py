@@ -444,7 +444,7 @@ class Reporter:
         if status is None:
             return state, self._worker.worker_of(entry.name, task), ""
         cause = status.cause
-        trace = "" if cause is None else f"{cause.summary}\n{cause.trace}".strip()
+        trace = "" if cause is None else str(cause).strip()
         return state, status.worker, trace if status.phase is Phase.ERROR else ""
 
     def _state(self, entry: ConnectorEntry, status: StatusSet | None) -> KafkaState:
@@ -513,7 +513,7 @@ def _last_word(entry: ConnectorEntry, task: int | None) -> StatusSet | None:
 
 def _error(unit: UnitState) -> str | None:
     cause = unit.cause
-    return None if cause is None else f"{cause.summary}\n{cause.trace}".strip()
+    return None if cause is None else str(cause).strip()
 
 
 def _rungs(unit: UnitState) -> list[dict[str, Any]]:

@@ -178,9 +178,10 @@ class FilesSourceTask(SourceTask):
         # What was committed before a restart, or when nobody said so, has waited for this.
         self.commit()
         there = list(self._files.ready(self._config))
-        self._look_for_gone({found.name for found in there})
+        self._look_for_gone(there)
         mine = [found for found in there if self._share.has(found.name)]
-        return self._read_all(mine, self._ledger.are_done(mine), self._recorded())
+        done = self._ledger.are_done(mine)
+        return self._read_all(mine, done, self._recorded() if any(done) else ())
 
     def _read_all(
         self, mine: list[ReadyFile], are_done: list[bool], recorded: Collection[str]
@@ -262,12 +263,13 @@ class FilesSourceTask(SourceTask):
             self._kept -= 1
             self._notes.append((partition, None))
 
-    def _look_for_gone(self, there: set[str]) -> None:
+    def _look_for_gone(self, found: Iterable[ReadyFile]) -> None:
         """Find files that were read and have been missing for long enough."""
         now, patience = time.monotonic(), self._config["forget.after.ms"].total_seconds()
         if now - self._looked_for_gone < min(_GONE_LOOK, patience):
             return
         self._looked_for_gone = now
+        there = {one.name for one in found}
         recorded = [name for name in self._recorded() if name not in there]
         written = set(self._ledger.missing(there))
         missing = written.union(recorded)
