@@ -61,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     from xdist.scheduler import LoadScopeScheduling
 
     class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-        """Hands out a group to whoever has done nearly all of the last one."""
+        """Hands out a group to whoever begins the last test of the one before."""
 
         def schedule(self) -> None:
             self._groups = read_groups()
@@ -69,5 +69,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
         def _split_scope(self, nodeid: str) -> str:
             return self._groups.get(nodeid) or place_of(nodeid)
+
+        def _reschedule(self, node: Any) -> None:
+            # A process begins a test when it knows the one behind it, and so has two.  A third would
+            # wait there for the end of a long one, while another process has nothing to do.
+            if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+                super()._reschedule(node)
 
     return Groups(config, log)

@@ -52,6 +52,8 @@ _TIMES, _MORE = 3.0, 2.0
 _MEANWHILE = 220.0
 #: The same of all tests of a tier together.
 _IN_SUM = 1.5
+#: A group that takes so much of a process's share of a run is a long one.
+_MOST = 0.5
 #: So few tests tell nothing about the machine.
 _ENOUGH = 10
 _SLOWEST = 5
@@ -394,6 +396,9 @@ def pytest_collection_modifyitems(
             brief.add(group)
     # What lets a server end goes before what is longer.
     order = sorted(took, key=lambda name: (name not in brief, -took[name]))
+    # What takes a process most of the run goes before all: whatever waits for it would run alone.
+    share = sum(took.values()) / config.workerinput["workercount"]
+    long = [name for name in order if took[name] > share * _MOST]
     # One process begins with Spark, the others with what needs nothing, while servers start.
     first, left = [], _MEANWHILE
     for name in order:
@@ -401,5 +406,6 @@ def pytest_collection_modifyitems(
             first.append(name)
             # A long one keeps one process of three, and leaves the others to the rest.
             left -= min(took[name], _MEANWHILE / 3)
-    place = {name: number for number, name in enumerate(dict.fromkeys(["spark", *first, *order]))}
+    names = dict.fromkeys(["spark", *long, *first, *order])
+    place = {name: number for number, name in enumerate(names)}
     items.sort(key=lambda item: place[groups[item.nodeid]])
