@@ -94,11 +94,13 @@ class OneBroker(Brokers):
 
     machines = ("broker",)
     watched_from = "broker"
+    #: A driver renews it every 20 s.
+    lease = 30.0
 
     def start(self, network: Network) -> str:
         """Start it."""
         self._machine = network["broker"]
-        self._serving = _serve(self._machine)
+        self._serve()
         return _address(self._machine)
 
     def upgrade(self, build: Path) -> None:
@@ -106,7 +108,10 @@ class OneBroker(Brokers):
         self._serving.send(signal.SIGTERM)
         self._serving.end(_PATIENCE)
         install(build, self._machine)
-        self._serving = _serve(self._machine)
+        self._serve()
+
+    def _serve(self) -> None:
+        self._serving = _serve(self._machine, "--lock-expiry", f"{self.lease} s")
 
 
 class Pairs(Brokers):

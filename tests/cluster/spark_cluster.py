@@ -36,7 +36,7 @@ _PATIENCE = 400
 #: How often a job works: one without a pause would take the cores of the tests beside it.
 PACE = ("--batch-interval", "1s")
 #: So many results tell that a job works again.
-_SOME = 5
+_SOME = 6
 
 
 class SparkCluster:
@@ -150,13 +150,13 @@ class Trial:
         # The last line may be half written.
         return [float(line) for line in steps.splitlines()[:-1]]
 
-    def await_results(self, job: Running, after: float = 0.0) -> None:
-        """Wait for results that came after a time, and some more."""
+    def await_results(self, job: Running, after: float = 0.0, count: int = _SOME) -> None:
+        """Wait for so many results that came after a time."""
 
         def come() -> bool:
             assert job.is_alive, f"the job has ended:\n{job.output()}"
             assert self._audit.is_alive, self._audit.output()
-            return sum(when > after for when in self.times()) > _SOME
+            return sum(when > after for when in self.times()) >= count
 
         await_true(f"results of {self._name}", come, patience=_PATIENCE)
 
@@ -165,9 +165,13 @@ class Trial:
         times = [since, *(when for when in self.times() if when > since), time.time()]
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
+    def end_feeding(self) -> None:
+        """Have the job told no more: what came out is seen by :meth:`finish`."""
+        (self._folder / f"{self._name}{ENOUGH}").touch()
+
     def finish(self) -> None:
         """End the feeding, and see that what came out is exact."""
-        (self._folder / f"{self._name}{ENOUGH}").touch()
+        self.end_feeding()
         code = self._audit.end(_PATIENCE)
         assert (code, self._audit.output()[:5]) == (0, "exact"), self._audit.output()
 
