@@ -21,7 +21,7 @@ from typing import Self
 import psutil
 
 from tests.faults.harness import await_true
-from tests.run.session import QUICK_JAVA
+from tests.run.session import quick_spark
 
 __all__ = ["HOME", "SHARED", "Machine", "Network", "Running", "why_not"]
 
@@ -153,7 +153,7 @@ class Machine:
         """Start a command in the machine's folder; its output goes to a file there."""
         log = self.folder / f"{len(self._entered)}.log"
         own = {"HOME": str(HOME), "TMPDIR": str(HOME / "tmp"), "PATH": os.environ["PATH"]}
-        own["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
+        own["JAVA_TOOL_OPTIONS"] = quick_spark()
         kept = {name: os.environ[name] for name in ("LANG", "JAVA_HOME") if name in os.environ}
         pairs = [f"{name}={value}" for name, value in {**kept, **own, **(env or {})}.items()]
         words = ("env", "-i", "-C", str(HOME), *pairs, *map(str, command))

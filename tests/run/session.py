@@ -20,13 +20,17 @@ import warnings
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.doctest import DoctestModule
 
 from tests.run import forking, servers
+
+if TYPE_CHECKING:
+    from headrace.java import Java
 
 #: Java that lives for a minute gains nothing by its second compiler.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
@@ -45,6 +49,20 @@ _PATIENCE = 10.0
 
 _around = pytest.StashKey[ExitStack]()
 _leftovers = pytest.StashKey["Leftovers"]()
+
+
+def quick_spark() -> str:
+    """Give options of every Java of a Spark: a driver of ours finds the archive of classes itself."""
+    from headrace.spark.class_archive import archive_options
+
+    return f"{QUICK_JAVA} {archive_options(_java(), '')}".strip()
+
+
+@cache
+def _java() -> Java:
+    from headrace.java import find_java
+
+    return find_java()
 
 
 @pytest.hookimpl(tryfirst=True)
