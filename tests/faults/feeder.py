@@ -6,22 +6,22 @@ import threading
 
 from headrace.client import Client, PullConsumer
 from tests.faults.broker import make_lines, send_lines
-from tests.faults.word_pipeline import LINES, topology
+from tests.faults.word_pipeline import LINES, pipeline
 
 
 class Feeder:
     """Sends lines from a thread of its own, a few at a time, until it is told to stop.
 
     It keeps some batches ahead of the job, so that there is always work and never much to catch
-    up with.
+    up with.  The mark is that of the job, where several share a cluster.
     """
 
     _CHUNK = 12
     _AHEAD = 240
     _PAUSE = 0.1
 
-    def __init__(self, namesrv: str, most: int = 50_000) -> None:
-        self._namesrv = namesrv
+    def __init__(self, namesrv: str, most: int = 50_000, mark: str = "") -> None:
+        self._namesrv, self._mark = namesrv, mark
         self._lines = make_lines(most)
         self._confirmed = 0
         self._over = threading.Event()
@@ -48,14 +48,13 @@ class Feeder:
         try:
             with Client(self._namesrv) as client:
                 while self._confirmed < len(self._lines) and not self._over.wait(self._PAUSE):
-                    if self._confirmed - _lines_read(client) < self._AHEAD:
+                    if self._confirmed - self._lines_read(client) < self._AHEAD:
                         end = self._confirmed + self._CHUNK
-                        send_lines(client, self._lines[self._confirmed : end])
+                        send_lines(client, self._lines[self._confirmed : end], self._mark)
                         self._confirmed = end
         except Exception as error:
             self._failure = error
 
-
-def _lines_read(client: Client) -> int:
-    consumer = PullConsumer(client, topology.name)
-    return sum(consumer.committed(queue) or 0 for queue in client.queues(LINES))
+    def _lines_read(self, client: Client) -> int:
+        consumer = PullConsumer(client, pipeline(self._mark).name)
+        return sum(consumer.committed(queue) or 0 for queue in client.queues(LINES + self._mark))

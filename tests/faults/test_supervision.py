@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,14 +14,14 @@ import pytest
 from headrace.client import Admin, Client, Producer, PullConsumer
 from headrace.keys import key_from_properties
 from headrace.protocol.messages import Message
-from tests.clusters import running_rocketmq
+from tests.clusters import Cluster
 from tests.faults import topology_program
-from tests.faults.broker import make_lines, running_broker
+from tests.faults.broker import QUEUES, make_lines, running_broker
 from tests.faults.feeder import Feeder
 from tests.faults.harness import Driver, KillTest, await_true, kill_test
 from tests.faults.topology_program import GROUPS, counts_of, lines_of
 from tests.faults.verification import problems, read_results
-from tests.faults.word_pipeline import EACH, LATEST, LINES
+from tests.faults.word_pipeline import EACH, LATEST, LINES, MARK, pipeline
 from tests.run.forking import descendants
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -37,6 +38,7 @@ def supervised(run: KillTest, *switches: str) -> Driver:
         run.folder / "job",
         run.folder / "driver.log",
         program=run.program,
+        environment=run.environment,
         supervised=True,
         switches=switches,
     )
@@ -53,11 +55,11 @@ def drivers_of(supervisor: Driver) -> list[psutil.Process]:
     )
 
 
-def finish(run: KillTest, feeder: Feeder) -> None:
+def finish(run: KillTest, feeder: Feeder, mark: str = "") -> None:
     feeder.stop()
     run.await_caught_up()
     assert run.driver.stop() == 0, run.driver.said
-    assert problems(read_results(run.broker.address), feeder.confirmed) == []
+    assert problems(read_results(run.broker.address, mark), feeder.confirmed) == []
 
 
 @pytest.mark.budget(90)  # Three drivers are struck, in one job.
@@ -121,28 +123,29 @@ def test_driver_stops_in_order_when_its_supervisor_is_killed(tmp_path: Path) -> 
 
 @pytest.mark.rocketmq
 @pytest.mark.timeout(600)
-def test_standby_on_rocketmq_does_not_wait_for_the_lease_of_the_dead(tmp_path: Path) -> None:
-    folder = tmp_path / "rocketmq"
-    folder.mkdir()
-    with running_rocketmq(folder) as cluster:
-        with Client(cluster.namesrv) as client:
-            for topic in (LINES, LATEST, EACH):
-                Admin(client).create_topic(topic, queues=4)
-        broker = SimpleNamespace(address=cluster.namesrv)
-        with kill_test(tmp_path, broker) as run:
-            feeder = Feeder(cluster.namesrv)
-            feeder.start()
-            supervisor = supervised(run, "--standby")
-            await_true("a standby", lambda: "Standing by" in supervisor.said)
-            run.await_batches(2)
-            drivers_of(supervisor)[0].kill()
-            begin = time.monotonic()
-            run.await_epoch(2)
-            run.await_batches(1)
-            took = time.monotonic() - begin
-            assert took < 45.0, "the lease alone would last 60 s"
-            finish(run, feeder)
-            assert supervisor.said.count("its standby takes over.") == 1
+def test_standby_on_rocketmq_does_not_wait_for_the_lease_of_the_dead(
+    rocketmq: Cluster, tmp_path: Path
+) -> None:
+    mark = f"-standby-{os.getpid()}"
+    with Client(rocketmq.namesrv) as client:
+        for topic in (LINES, LATEST, EACH):
+            Admin(client).create_topic(topic + mark, queues=QUEUES)
+    broker = SimpleNamespace(address=rocketmq.namesrv)
+    own = {"job": pipeline(mark), "environment": {MARK: mark}}
+    with kill_test(tmp_path, broker, **own) as run:
+        feeder = Feeder(rocketmq.namesrv, mark=mark)
+        feeder.start()
+        supervisor = supervised(run, "--standby")
+        await_true("a standby", lambda: "Standing by" in supervisor.said)
+        run.await_batches(2)
+        drivers_of(supervisor)[0].kill()
+        begin = time.monotonic()
+        run.await_epoch(2)
+        run.await_batches(1)
+        took = time.monotonic() - begin
+        assert took < 45.0, "the lease alone would last 60 s"
+        finish(run, feeder, mark)
+        assert supervisor.said.count("its standby takes over.") == 1
 
 
 @pytest.mark.soak

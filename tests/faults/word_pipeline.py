@@ -6,9 +6,13 @@ result that is lost or published twice shows in both, and in the second one by i
 
 from __future__ import annotations
 
+import os
+
 from headrace import StreamBuilder, Topology, serdes
 
 LINES, LATEST, EACH = "lines", "latest", "each"
+#: Variable with the mark of the job that this file makes as a program.
+MARK = "KILL_TEST_MARK"
 
 
 def pipeline(mark: str = "") -> Topology:
@@ -24,4 +28,4 @@ def pipeline(mark: str = "") -> Topology:
     return builder.build()
 
 
-topology = pipeline()
+topology = pipeline(os.environ.get(MARK, ""))
