@@ -51,7 +51,7 @@ def _runs(usual: Collection[str], slow: Collection[str]) -> list[Any]:
         brief = run.values[0] in usual and not runs
         marks = [] if brief else [pytest.mark.soak]
         if brief and run.values[0] in slow:
-            marks = [pytest.mark.slow, pytest.mark.budget(125)]
+            marks = [pytest.mark.slow, pytest.mark.budget(35)]
         runs.append(pytest.param(*run.values, id=run.id, marks=marks))
     return [run for runs in found.values() for run in runs]
 
