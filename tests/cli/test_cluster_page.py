@@ -18,7 +18,6 @@ import pytest
 
 from headrace.java import find_java
 from tests.cli.ports import free_port
-from tests.run.session import quick_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -41,8 +40,7 @@ def commands() -> str:
 def environment() -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE")}
     path = os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]])
-    java = {"JAVA_HOME": str(find_java().home), "JAVA_TOOL_OPTIONS": quick_spark()}
-    return environ | {"PATH": path, **java}
+    return environ | {"PATH": path, "JAVA_HOME": str(find_java().home)}
 
 
 @pytest.mark.budget(150)
