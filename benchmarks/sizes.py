@@ -42,6 +42,8 @@ class Sizes:
     #: Requests of waiting senders, and how long they go on at most, seconds.
     sent_messages: int
     sent_seconds: int
+    #: Commits of each of many jobs.
+    commits_of_a_job: int
     #: Messages to pull, and bytes of each.
     pulled_messages: int
     pulled_size: int
@@ -99,6 +101,7 @@ FULL = Sizes(
     produced_batch=200,
     sent_messages=300_000,
     sent_seconds=8,
+    commits_of_a_job=100,
     pulled_messages=10_000_000,
     pulled_size=100,
     old_messages=1_000_000,
@@ -142,6 +145,7 @@ SMALL = Sizes(
     produced_batch=200,
     sent_messages=2_000,
     sent_seconds=2,
+    commits_of_a_job=3,
     pulled_messages=50_000,
     pulled_size=100,
     old_messages=20_000,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from headrace.errors import (
 )
 from headrace.protocol.transactions import StagedSection
 from headrace.store import MessageStore, StageKey
+from headrace.store.requests import AloneRequest
 from tests.store.samples import append_of, bodies, chunk_of, log_bytes, section_of, settings
 
 
@@ -75,6 +78,46 @@ def test_a_unit_may_be_larger_than_a_segment(tmp_path: Path) -> None:
 def test_an_empty_unit_is_a_unit(store: MessageStore) -> None:
     store.stage(key(0), 0, b"")
     assert store.commit_unit([key(0)]).result().first_offsets == {}
+
+
+def test_units_that_wait_together_are_synced_once(store: MessageStore) -> None:
+    for partition in (0, 1, 3):
+        store.stage(key(partition), 0, chunk_of(section_of("counts", 0, [b"%d" % partition])))
+    before = store.statistics()
+    with held_back(store):
+        units = [store.commit_unit([key(partition)]) for partition in (0, 1)]
+    assert [unit.result().first_offsets for unit in units] == [
+        {("counts", 0): 0},
+        {("counts", 0): 1},
+    ]
+    assert units[0].result().position < units[1].result().position
+    after = store.statistics()
+    assert (after.syncs - before.syncs, after.units - before.units) == (1, 2)
+    # One that cannot be committed leaves the others alone, whatever was written before it.
+    with held_back(store):
+        first = store.commit_unit([key(3)])
+        lost = store.commit_unit([key(0), key(2)])
+        last = store.commit_unit([key(1)], [append_of("commits", 0, [b"1"])])
+    with pytest.raises(StagedPartMissingError):
+        lost.result()
+    assert first.result().first_offsets == {("counts", 0): 2}
+    assert last.result().first_offsets == {("counts", 0): 3, ("commits", 0): 0}
+    assert bodies(store, "counts", 0) == [b"0", b"1", b"3", b"1"]
+
+
+@contextmanager
+def held_back(store: MessageStore) -> Iterator[None]:
+    """Have requests wait until the block ends."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        go_on.wait(10)
+
+    store._writer.submit(AloneRequest(hold))
+    assert begun.wait(10)
+    yield
+    go_on.set()
 
 
 def test_a_repeated_chunk_changes_nothing(store: MessageStore, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,13 +89,15 @@ class EntryWriter:
         """Write staged parts and some more records as one unit."""
         runs = [run for key in request.keys for run in self._staging.runs(key)]
         plan = UnitPlan(runs, request.extra, self._ops)
+        own = WriteGroup(self._log.end, group.timestamp, group.touched)
         unit = self._mark(EntryKind.BEGIN, 0, NO_UNIT)
-        self._open_unit = unit, group
+        self._open_unit = unit, own
         try:
-            first_offsets = self._write_pieces(group, plan, unit)
-            self._mark(EntryKind.END, group.records, unit)
+            first_offsets = self._write_pieces(own, plan, unit)
+            self._mark(EntryKind.END, own.records, unit)
         finally:
             self._open_unit = None
+        group.records += own.records
         group.units += 1
         return UnitResult(self._log.end, first_offsets)
 
@@ -383,22 +386,19 @@ class Writer:
     def _serve(self, group: list[Request]) -> bool:
         """Do what was asked for, in order; return False when it is to stop."""
         running = True
-        appends: list[AppendRequest] = []
-        for request in group:
-            if isinstance(request, AppendRequest):
-                appends.append(request)
-                continue
-            self._commit_appends(appends)
-            appends = []
-            running = self._handle(request)
-        self._commit_appends(appends)
+        for kind, run in groupby(group, type):
+            if kind is AppendRequest:
+                self._commit_appends(list(run))  # type: ignore[arg-type]
+            elif kind is UnitRequest:
+                self._commit_units(list(run))  # type: ignore[arg-type]
+            else:
+                for request in run:
+                    running = self._handle(request)
         return running
 
     def _handle(self, request: Request) -> bool:
-        """Do one thing that is not an append; return False to stop."""
-        if isinstance(request, UnitRequest):
-            self._commit(request.future, lambda group: self._entries.unit(group, request))
-        elif isinstance(request, JoinRequest):
+        """Do one thing that is neither an append nor a unit; return False to stop."""
+        if isinstance(request, JoinRequest):
             self._commit(request.future, lambda group: self._entries.join(group, request.unit))
         elif isinstance(request, DropRequest):
             self._commit(request.future, lambda _: self._drop(request))
@@ -446,6 +446,34 @@ class Writer:
         for request, result in zip(requests, results, strict=True):
             request.future.set_result(result)
         self._notify(group)
+
+    def _commit_units(self, requests: list[UnitRequest]) -> None:
+        """Write units one after the other, and sync once for all of them."""
+        waiting = [each for each in requests if each.future.set_running_or_notify_cancel()]
+        if waiting and not self._are_committed(waiting):
+            # One that fails must not take the others with it.
+            for request in waiting:
+                self._are_committed([request])
+
+    def _are_committed(self, requests: list[UnitRequest]) -> bool:
+        """Commit units; return False if one of several failed: then none of them is kept."""
+        group = self._begin()
+        try:
+            self._require_working()
+            results = [self._entries.unit(group, request) for request in requests]
+            self.sync()
+            failpoint("store.unit.synced")
+        except Exception as error:  # noqa: BLE001 - the caller hears of it
+            failure = self.undo(group, error)
+            if len(requests) > 1:
+                return False
+            requests[0].future.set_exception(failure)
+            return True
+        self._publish(group)
+        for request, result in zip(requests, results, strict=True):
+            request.future.set_result(result)
+        self._notify(group)
+        return True
 
     def _commit(self, future: Future[Any], write: Callable[[WriteGroup], Any]) -> None:
         """Write one thing that stands alone, and sync it in every mode."""
