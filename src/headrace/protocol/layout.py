@@ -61,6 +61,11 @@ _MAGIC_BYTES = struct.pack(">i", MAGIC)
 _MAGIC_V2_LAST = struct.pack(">i", MAGIC_V2)[3]
 #: With more first bytes of the magic number than this, walking is cheaper than searching.
 _CROWDED = 32
+_MAGICS = (MAGIC, MAGIC_V2)
+#: Fewer records than this are gone through one by one in less time than columns take.
+WORTH_COLUMNS = 24
+#: Below so many bytes, walking is cheaper than anything else.
+_SHORT_BLOCK = 4096
 _HUGE = 0x7FFF_FFFF
 _SYS_FLAG_AT = 36
 _V6_HOSTS = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
@@ -129,9 +134,9 @@ def record_starts(block: Buffer) -> Int64s:
     ProtocolError
         The block is not a sequence of whole records.
     """
+    if len(block) < _SHORT_BLOCK:
+        return _walked_starts(block)
     cells = as_bytes(block)
-    if not len(cells):
-        return np.empty(0, np.int64)
     starts = _even_starts(cells)
     if starts is None:
         starts = _searched_starts(cells)
@@ -189,7 +194,11 @@ def _walked_starts(block: Buffer) -> Int64s:
             f"a block of {end} bytes does not end where its record {len(starts)} does ({at})"
         )
     found = np.array(starts, np.int64)
-    magic = _is_magic(at_each(as_bytes(block), ">i4", found + 4))
+    if len(starts) < WORTH_COLUMNS:
+        known = [_size_at(block, start + 4)[0] in _MAGICS for start in starts]
+        magic = np.array(known, np.bool_)
+    else:
+        magic = _is_magic(at_each(as_bytes(block), ">i4", found + 4))
     _require(magic, found, "does not carry the magic number")
     return found
 
@@ -205,7 +214,7 @@ def record_parts(record: memoryview, at: int = 0) -> tuple[int, int, int]:
     if len(record) < MIN_RECORD:
         raise ProtocolError(f"the record at byte {at} has {len(record)} bytes")
     (magic,) = _size_at(record, 4)
-    if magic not in (MAGIC, MAGIC_V2):
+    if magic not in _MAGICS:
         raise ProtocolError(f"the record at byte {at} does not carry the magic number")
     (sys_flag,) = _size_at(record, _SYS_FLAG_AT)
     body_start = HEAD_SIZE + _V6_MORE * (sys_flag & _V6_HOSTS).bit_count()
@@ -287,6 +296,7 @@ _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">H")
 
+_QUEUE_ID = 12
 _QUEUE_OFFSET = 20
 _POSITION = 28
 _BORN_HOST = 48
@@ -373,6 +383,13 @@ def queue_of(record: Buffer) -> tuple[str, int]:
         raise CorruptLogError(f"bytes in the log are no record: {error}") from error
 
 
+def _place_in(record: memoryview, at: int) -> tuple[int, bytes]:
+    """Return the queue id and the topic of a record whose parts fill it."""
+    _, body_end, topic_end = record_parts(record, at)
+    width = 1 if _size_at(record, 4)[0] == MAGIC else 2
+    return _size_at(record, _QUEUE_ID)[0], bytes(record[body_end + width : topic_end])
+
+
 def are_of_one_queue(data: Buffer, starts: npt.ArrayLike) -> bool:
     """Return whether all records of a block name the topic and queue id that the first one names.
 
@@ -385,6 +402,10 @@ def are_of_one_queue(data: Buffer, starts: npt.ArrayLike) -> bool:
     begins = np.asarray(starts, np.int64)
     if len(begins) < 2:
         return True
+    if len(begins) < WORTH_COLUMNS:
+        view, ends = memoryview(data), [*begins[1:].tolist(), len(data)]
+        places = zip(begins.tolist(), ends, strict=True)
+        return len({_place_in(view[start:end], start) for start, end in places}) == 1
     layout = locate(data, begins)
     lengths = layout.topic_ends - layout.topic_starts
     if (layout.head["queue_id"] != layout.head["queue_id"][0]).any() or np.ptp(lengths):

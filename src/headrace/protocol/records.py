@@ -113,6 +113,8 @@ def encode_records(
     >>> len(records), record_sizes(records).tolist()
     (2, [108, 109])
     """
+    if len(bodies) < layout.WORTH_COLUMNS:
+        return _encode_few(topic, queue_id, bodies, properties, born)
     column = binary_column(bodies)
     head = np.zeros(len(column), layout.HEAD)
     head["queue_id"] = queue_id
@@ -123,6 +125,46 @@ def encode_records(
     if not isinstance(properties, bytes):
         properties = binary_column(properties)
     return assemble(topic, head, column, properties, LOCALHOST)
+
+
+def _encode_few(
+    topic: str,
+    queue_id: int,
+    bodies: Binaries,
+    properties: Binaries | bytes | None,
+    born: layout.Int64s | int,
+) -> Records:
+    """Make records one by one."""
+    magic, name = _topic_field(topic)
+    host = pack_host(LOCALHOST)
+    count = len(bodies)
+    tails = [properties or b""] * count if isinstance(properties, bytes | None) else properties
+    times = [born] * count if isinstance(born, int) else born
+    data, starts = bytearray(), []
+    for body, own, time in zip(_values(bodies), _values(tails), times, strict=True):
+        starts.append(len(data))
+        tail = name + _property_field(own)
+        size = layout.HEAD_SIZE + len(body) + len(tail)
+        crc = zlib.crc32(body) & _HUGE
+        data += _BEFORE_HOSTS.pack(size, magic, crc, queue_id, 0, 0, 0, 0, int(time)) + host
+        data += _AFTER_BORN_HOST.pack(0, 0, len(body)) + body + tail
+        if len(data) > _HUGE:
+            raise _too_many(count, topic, len(data))
+    return Records(data, np.array(starts, np.int64))
+
+
+def _too_many(count: int, topic: str, size: int) -> MessageTooLargeError:
+    return MessageTooLargeError(
+        f"{count} messages for topic {topic!r} take {size} bytes in one block",
+        hint=f"encode them in blocks of less than {_HUGE} bytes",
+    )
+
+
+def _values(column: Binaries) -> Sequence[bytes]:
+    if isinstance(column, list) and (not column or isinstance(column[0], bytes)):
+        return column
+    values: Sequence[bytes] = binary_column(column).to_pylist()
+    return values
 
 
 def assemble(
@@ -147,10 +189,7 @@ def assemble(
     sizes = sizes + body_sizes + (layout.HEAD_SIZE + len(host) - 8)
     ends = np.cumsum(sizes)
     if ends[-1] > _HUGE:
-        raise MessageTooLargeError(
-            f"{count} messages for topic {topic!r} take {int(ends[-1])} bytes in one block",
-            hint=f"encode them in blocks of less than {_HUGE} bytes",
-        )
+        raise _too_many(count, topic, int(ends[-1]))
     head["size"] = sizes
     head["sys_flag"] &= ~_HOST_FLAGS
     head["magic"] = magic

@@ -15,6 +15,7 @@ from headrace.protocol.columns import property_column
 from headrace.protocol.groups import java_hash
 from headrace.protocol.layout import (
     HEAD,
+    WORTH_COLUMNS,
     as_bytes,
     at_each,
     locate,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from headrace.protocol.records import Records
 
 
-#: From so many records on, columns are faster than a loop.
-_WORTH_COLUMNS = 24
 _HOST_FLAGS = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _PLACE = np.dtype([("queue_offset", ">i8"), ("position", ">i8")])
 _PLACE_AT = 20
@@ -63,13 +62,11 @@ def stamp_records(
     if len(host) != 8:
         raise ProtocolError(f"store host {store_host[0]} does not fit: it must be IPv4")
     starts = records.starts
-    if len(starts) == 1 and _stamp_one(
-        records.data, first_queue_offset, first_position, store_timestamp, host
+    if len(starts) < WORTH_COLUMNS and _stamp_few(
+        records, first_queue_offset, first_position, store_timestamp, host
     ):
         return
     cells = as_bytes(records.data)
-    if not len(starts):
-        return
     places = np.empty(len(starts), _PLACE)
     places["queue_offset"] = np.arange(first_queue_offset, first_queue_offset + len(starts))
     places["position"] = starts + first_position
@@ -86,13 +83,14 @@ def stamp_records(
     put_at_each(cells, at, np.array(stamp + host, "V16"))
 
 
-def _stamp_one(data: Buffer, queue_offset: int, position: int, stamp: int, host: bytes) -> bool:
-    """Stamp a record that comes alone, ten times as fast as columns; False if it has wide hosts."""
-    (flags,) = _FLAGS.unpack_from(data, _FLAGS_AT)
-    if flags & _HOST_FLAGS:
-        return False
-    _PLACES.pack_into(data, _PLACE_AT, queue_offset, position)
-    _STORED.pack_into(data, _STORED_AT, stamp, host)
+def _stamp_few(records: Records, queue_offset: int, position: int, stamp: int, host: bytes) -> bool:
+    """Stamp records one by one; False, and some of them untouched, if one has wide hosts."""
+    data = records.data
+    for offset, start in enumerate(records.starts.tolist(), queue_offset):
+        if _FLAGS.unpack_from(data, start + _FLAGS_AT)[0] & _HOST_FLAGS:
+            return False
+        _PLACES.pack_into(data, start + _PLACE_AT, offset, position + start)
+        _STORED.pack_into(data, start + _STORED_AT, stamp, host)
     return True
 
 
@@ -108,7 +106,7 @@ def tag_hashes(records: Records) -> npt.NDArray[np.int32]:
     # Searching the bytes once is far cheaper than finding every record's properties.
     if data.find(_TAGS_BEGIN) < 0:
         return hashes
-    if len(records) < _WORTH_COLUMNS:
+    if len(records) < WORTH_COLUMNS:
         hashes[:] = _hashes_one_by_one(data, records.starts.tolist())
         return hashes
     layout = locate(data, records.starts)

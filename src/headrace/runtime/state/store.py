@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 _MODULUS = 1 << 64
+#: Fewer entries than this are encoded one by one in less time than columns take.
+_WORTH_COLUMNS = 32
 
 
 class StateBase(Protocol):
@@ -353,12 +355,20 @@ def encode_entries(keys: list[bytes], values: list[bytes | None]) -> pa.BinaryAr
     >>> encode_entries([b"k"], [b"vv"])[0].as_py()
     b'\x00\x00\x00\x01k\x00\x00\x00\x02vv'
     """
+    if len(keys) < _WORTH_COLUMNS:
+        return pa.array(map(_entry, keys, values), pa.binary())
     key_column = pa.array(keys, pa.binary())
     value_column = pa.array(values, pa.binary())
     bodies = pc.binary_join_element_wise(
         _lengths(key_column), key_column, _lengths(value_column), value_column, b""
     )
     return bodies.fill_null(b"")
+
+
+def _entry(key: bytes, value: bytes | None) -> bytes:
+    if value is None:
+        return b""
+    return b"%b%b%b%b" % (len(key).to_bytes(4), key, len(value).to_bytes(4), value)
 
 
 def _lengths(column: pa.BinaryArray) -> pa.BinaryArray:
