@@ -17,10 +17,16 @@ from headrace.errors import InvalidParameterError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Command
 from headrace.protocol.messages import decode_messages
-from headrace.protocol.transactions import CommitAnswer, CommitRecord, OpenAnswer, Position
+from headrace.protocol.transactions import (
+    CommitAnswer,
+    CommitRecord,
+    OpenAnswer,
+    Position,
+    StagedPart,
+)
 from headrace.store import FileOps
 from headrace.store.damage.examination import examine_store, repair_store
-from tests.broker.wire import COMMIT_TOPIC, JOB, JobWire, staged_part
+from tests.broker.wire import COMMIT_TOPIC, JOB, JobWire, carried_part, sections, staged_part
 from tests.without import without
 
 NOT_YET = 19
@@ -287,6 +293,44 @@ def test_commit_with_a_part_that_is_not_whole_is_refused(
     assert wire.commit(parts=[staged_part()]).code == 0
 
 
+def test_a_commit_carries_parts_that_no_request_staged(
+    wire: JobWire, broker: EmbeddedBroker
+) -> None:
+    wire.create("out")
+    wire.open()
+    wire.stage({("out", 0): [b"a"]}, partition=1)
+    parts = [
+        carried_part({("out", 0): [b"b"], ("out", 1): [b"c", b"d"]}),
+        staged_part(partition=1),
+        carried_part({("out", 0): [b"e"], ("out", 1): [b"f"]}, partition=2),
+    ]
+    first = committed(wire.commit(parts=parts))
+    assert committed(wire.commit(parts=parts)) == msgspec.structs.replace(first, already=True)
+    assert bodies(wire, "out", 0) == [b"a", b"b", b"e"]
+    assert bodies(wire, "out", 1) == [b"c", b"d", b"f"]
+    wrong = [
+        (carried_part({("out", 0): [b"x"]}, records=2), ResponseCode.STAGED_PART_MISSING),
+        (carried_part({("missing", 0): [b"x"]}), ResponseCode.TOPIC_NOT_EXIST),
+        (carried_part({("out", 9): [b"x"]}), ResponseCode.INVALID_PARAMETER),
+        (cut_short(carried_part({("out", 0): [b"x", b"y"]})), ResponseCode.INVALID_PARAMETER),
+        (of_another(carried_part({("out", 0): [b"x"]})), ResponseCode.INVALID_PARAMETER),
+    ]
+    assert [wire.commit(2, parts=[part]).code for part, _ in wrong] == [code for _, code in wrong]
+    assert committed(wire.commit(2)).batch == 2
+    assert bodies(wire, "out", 0) == [b"a", b"b", b"e"]
+
+
+def cut_short(part: StagedPart) -> StagedPart:
+    return msgspec.structs.replace(part, sections=part.sections[:-3])
+
+
+def of_another(part: StagedPart) -> StagedPart:
+    """Name another queue than the records do."""
+    moved = sections({("out", 1): [b"x"]})
+    head = part.sections[: part.sections.index(b"out")]
+    return msgspec.structs.replace(part, sections=head + moved[len(head) :])
+
+
 def test_repeated_chunk_counts_once(wire: JobWire) -> None:
     wire.create("out")
     wire.open()
@@ -354,6 +398,30 @@ def test_plan_cuts_all_queues_at_one_position(wire: JobWire) -> None:
     assert limited.position < plan.position
     further = wire.plan(["in"], limited.ends, limit=2)
     assert further.ends == {"in@broker-a@0": 3, "in@broker-a@1": 2}
+
+
+def test_a_plan_brings_along_messages_of_queues_that_fit(wire: JobWire) -> None:
+    wire.create("in")
+    for number in range(6):
+        wire.put("in", b"%d" % number, number % 2)
+    offsets = {"in@broker-a@0": 1, "in@broker-a@1": 0}
+
+    def brought(most: int, **more: int) -> dict[str, list[bytes]]:
+        plan = wire.plan(["in"], offsets, messages=most, **more)
+        return {
+            queue: [message.body for message in decode_messages(block)]
+            for queue, block in plan.messages.items()
+        }
+
+    whole = {"in@broker-a@0": [b"2", b"4"], "in@broker-a@1": [b"1", b"3", b"5"]}
+    assert brought(100_000) == whole
+    assert brought(100_000, limit=2) == {"in@broker-a@0": [b"2"], "in@broker-a@1": [b"1"]}
+    # A queue comes whole or not at all, and a single message that is too large not either.
+    assert brought(300) == {"in@broker-a@0": whole["in@broker-a@0"]}
+    assert brought(50) == brought(0) == {}
+    assert wire.plan(["in"], {**offsets, "in@broker-a@0": 3}, messages=100_000).messages.keys() == {
+        "in@broker-a@1"
+    }
 
 
 def test_plan_waits_for_a_message_and_wakes_at_once(wire: JobWire, broker: EmbeddedBroker) -> None:

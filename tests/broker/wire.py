@@ -194,13 +194,9 @@ class JobWire(Wire):
         attempt: int = 0,
         chunk: int = 0,
     ) -> Command:
-        body = encode_sections(
-            StagedSection(topic, queue, len(each), bytes(encode_records(topic, queue, each).data))
-            for (topic, queue), each in bodies.items()
-        )
         return self.ask(
             RequestCode.STAGE,
-            body,
+            sections(bodies),
             job=JOB,
             epoch=epoch,
             batch=batch,
@@ -243,6 +239,7 @@ class JobWire(Wire):
         *,
         limit: int = 0,
         wait: int = 0,
+        messages: int = 0,
     ) -> int:
         request = PlanRequest(
             job=JOB,
@@ -251,6 +248,7 @@ class JobWire(Wire):
             offsets=offsets or {},
             limit=limit,
             wait=wait,
+            messages=messages,
         )
         return self.send(RequestCode.PLAN_BATCH, msgspec.json.encode(request))
 
@@ -266,8 +264,30 @@ class JobWire(Wire):
         *,
         limit: int = 0,
         wait: int = 0,
+        messages: int = 0,
     ) -> PlanAnswer:
-        return self.planned(self.start_plan(topics, offsets, limit=limit, wait=wait))
+        number = self.start_plan(topics, offsets, limit=limit, wait=wait, messages=messages)
+        return self.planned(number)
+
+
+def sections(bodies: dict[tuple[str, int], list[bytes]]) -> bytes:
+    return encode_sections(
+        StagedSection(topic, queue, len(each), bytes(encode_records(topic, queue, each).data))
+        for (topic, queue), each in bodies.items()
+    )
+
+
+def carried_part(
+    bodies: dict[tuple[str, int], list[bytes]], *, partition: int = 0, records: int | None = None
+) -> StagedPart:
+    return StagedPart(
+        stage=0,
+        partition=partition,
+        attempt=0,
+        chunks=0,
+        records=sum(map(len, bodies.values())) if records is None else records,
+        sections=sections(bodies),
+    )
 
 
 def staged_part(

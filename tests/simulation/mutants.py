@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from headrace.broker.jobs import JobBook
 from headrace.broker.naming import registry
 from headrace.client import Producer, _connection
 from headrace.client._consuming import ProcessQueue
+from headrace.protocol.layout import record_starts
 from headrace.protocol.transactions import StateSummary
 from headrace.runtime import planning
 from headrace.runtime.chunk import _BROKER_BITS, Marks
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.jobs import JobState
     from headrace.client import SendResult
-    from headrace.protocol.transactions import CommitRecord
+    from headrace.protocol.transactions import CommitRecord, PlanAnswer, PlanRequest
     from headrace.runtime.chunk import Int64s
     from headrace.store.staging import StagedRun
     from tests.simulation.simulation import Story
@@ -125,7 +126,24 @@ def _forgetful(self: MemberChannel) -> list[Frame] | None:
     return found[:-1] if found and count % 10 < len(found) else found
 
 
+def _without_the_first(core: Core, asked: PlanRequest, answer: PlanAnswer) -> dict[str, bytes]:
+    """Leave out the first message of each queue from what a plan brings along."""
+    found = _plan_messages(core, asked, answer)
+    return {
+        queue: block[int(starts[1]) :]
+        for queue, block in found.items()
+        if len(starts := record_starts(block)) > 1
+    }
+
+
+def _first_of_each_queue(appends: Iterable[QueueAppend]) -> list[QueueAppend]:
+    """Keep one part for each queue."""
+    return _joined({append.key: append for append in reversed(list(appends))}.values())
+
+
 _append = handlers._append
+_plan_messages = handlers._messages
+_joined = handlers._joined
 _keep = OpenCopies.save
 _take = MemberChannel.take
 _commit_unit = MessageStore.commit_unit
@@ -167,12 +185,19 @@ def _not_now(self: Writer) -> None:
 
 
 async def _read_back(
-    core: Core, topic: str, record: CommitRecord, keys: list[StageKey], *, driver: str, owner: str
+    core: Core,
+    topic: str,
+    record: CommitRecord,
+    keys: list[StageKey],
+    carried: list[QueueAppend],
+    *,
+    driver: str,
+    owner: str,
 ) -> JobState:
     """Append a record, and learn from the log what was appended."""
     noted = core.jobs.recorded
     with patch.object(core.jobs, "recorded", _nothing):
-        await _append(core, topic, record, keys, driver=driver, owner=owner)
+        await _append(core, topic, record, keys, carried, driver=driver, owner=owner)
     state = handlers._restored(core, topic)
     assert state is not None
     noted(topic, state)
@@ -336,6 +361,14 @@ RESIDENT_MUTANTS = (
     Mutant(
         "a barrier is passed before all have sent",
         changes=((_Member, "_await_barriers", _hurried),),
+    ),
+    Mutant(
+        "a plan brings along all messages of a queue but the first",
+        changes=((handlers, "_messages", _without_the_first),),
+    ),
+    Mutant(
+        "of parts that a commit carries the first one for each queue is kept",
+        changes=((handlers, "_joined", _first_of_each_queue),),
     ),
     Mutant("a channel drops a frame", changes=((MemberChannel, "take", _forgetful),)),
     Mutant("resident: an older epoch is not refused", "epoch", since=79, without="epoch"),

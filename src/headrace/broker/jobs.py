@@ -32,7 +32,7 @@ _RESTORE = (
 _STOP = "Another driver runs this job now; stop this one."
 
 Staged = Callable[[StagedPart], tuple[int, int]]
-"""Returns how many chunks and records are held of a part."""
+"""Returns how many chunks and records are held of a part, or came with the commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +252,7 @@ def check_parts(request: CommitRequest, staged: Staged) -> None:
         Names the first part that is not complete.
     """
     for part in request.parts:
-        held = staged(part) if part.chunks else (0, 0)
+        held = staged(part) if part.chunks or part.sections else (0, 0)
         if held != (part.chunks, part.records):
             message = (
                 f"batch {request.record.batch} of job {request.record.job!r}: of stage"

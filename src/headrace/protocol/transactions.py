@@ -215,7 +215,7 @@ def split_queue_name(name: QueueName) -> tuple[str, str, int] | None:
     return (topic, broker, int(number)) if int(number) < _MOST_QUEUES else None
 
 
-class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
+class StagedPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one attempt of one task staged: the commit makes exactly these parts visible."""
 
     #: Stage of the topology, 0 for the source stage.
@@ -227,6 +227,8 @@ class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
     #: Stage requests sent, and records in them, so that a lost one is noticed.
     chunks: int
     records: int
+    #: What it made, where that is little and no request staged it: as the body of a STAGE request.
+    sections: bytes = b""
     #: On RocketMQ: the queue of the journal, the offset of each chunk in it, and the number of
     #: messages for each target queue.  A commit record has those of all parts in its first one.
     journal: QueueName = ""
@@ -563,6 +565,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     wait: int = 0
     #: Leave out the queues of other jobs.
     share: Share = WHOLE
+    #: Most bytes of messages that the answer brings along.
+    messages: int = 0
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -579,6 +583,8 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     #: The broker's clock, ms since 1970.
     clock: int
+    #: All messages of some queues from where the job reads on to their ends, as a pull has them.
+    messages: dict[QueueName, bytes] = {}
 
 
 class StagedSection(msgspec.Struct, frozen=True):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from headrace.client import MessageQueue
@@ -228,6 +229,8 @@ class OffsetRange:
     queue: QueueName
     begin: int
     end: int
+    #: The messages as a pull has them, where the plan brought them along.
+    messages: bytes = field(default=b"", repr=False)
 
     def __len__(self) -> int:
         return self.end - self.begin
@@ -347,15 +350,25 @@ def owes_batch(
 
 
 def make_splits(
-    ranges: Mapping[QueueName, tuple[int, int]], most: int, least: int = 1
+    ranges: Mapping[QueueName, tuple[int, int]],
+    most: int,
+    least: int = 1,
+    *,
+    messages: Mapping[QueueName, bytes] = MappingProxyType({}),
 ) -> list[Split]:
     """Share ranges out to tasks, evenly by messages; a queue stays whole.
+
+    ``messages`` has those that the plan brought along.
 
     >>> splits = make_splits({"a@b@0": (0, 9000), "a@b@1": (5, 6), "a@b@2": (0, 8000)}, 2)
     >>> [[len(part) for part in split.ranges] for split in splits]
     [[9000], [8000, 1]]
     """
-    work = [OffsetRange(queue, begin, end) for queue, (begin, end) in ranges.items() if end > begin]
+    work = [
+        OffsetRange(queue, begin, end, messages.get(queue, b""))
+        for queue, (begin, end) in ranges.items()
+        if end > begin
+    ]
     total = sum(map(len, work))
     count = max(1, least, min(most, len(work), math.ceil(total / _MESSAGES_PER_SPLIT)))
     loads: list[list[OffsetRange]] = [[] for _ in range(count)]

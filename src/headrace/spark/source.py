@@ -310,6 +310,7 @@ class JobReader(DataSourceStreamReader):
             {queue: (planned.starts[queue], last) for queue, last in stop.queues.items()},
             self._launch.splits,
             least_splits(job.plan),
+            messages=planned.answer.messages,
         )
         control = self._control(job, planned, stop, splits)
         told = control.of_splits([[part.queue for part in split.ranges] for split in splits])

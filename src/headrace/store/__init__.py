@@ -7,7 +7,7 @@ from headrace.store.reading import Bounds, Cut, ReadResult
 from headrace.store.recovery import RecoveryReport
 from headrace.store.requests import AppendResult, UnitResult
 from headrace.store.settings import StoreSettings
-from headrace.store.staging import StageKey
+from headrace.store.staging import StageKey, appends_in
 from headrace.store.store import MessageStore, StoreStatistics
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "StoreSettings",
     "StoreStatistics",
     "UnitResult",
+    "appends_in",
 ]

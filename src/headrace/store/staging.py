@@ -27,9 +27,10 @@ from headrace.protocol.layout import are_of_one_queue, check_sizes, locate, queu
 from headrace.protocol.records import Records
 from headrace.protocol.stamps import tag_hashes
 from headrace.store import fileops
+from headrace.store.entries import QueueAppend
 
 if TYPE_CHECKING:
-    from headrace.store.entries import QueueAppend, QueueKey
+    from headrace.store.entries import QueueKey
     from headrace.store.settings import StoreSettings
 
 
@@ -301,6 +302,25 @@ def _section_runs(
             tags[first:last],
         )
         first = last
+
+
+def appends_in(body: fileops.Buffer) -> list[QueueAppend]:
+    """Return the records of a staged body as they are appended, once they were checked.
+
+    Raises
+    ------
+    ProtocolError
+        The body is malformed, or holds records of other queues than it says.
+    """
+    found = []
+    try:
+        for section in transactions.decode_sections(memoryview(body)):
+            records = Records(bytearray(section.records), record_starts(section.records))
+            _check_section(section, records.starts)
+            found.append(QueueAppend(section.topic, section.queue_id, records))
+    except (struct.error, ValueError) as error:
+        raise ProtocolError(f"a part within a commit is malformed: {error}") from error
+    return found
 
 
 def _check_section(section: transactions.StagedSection, starts: npt.NDArray[np.int64]) -> None:

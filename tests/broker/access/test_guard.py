@@ -17,7 +17,7 @@ from headrace.broker.handlers import HANDLERS
 from headrace.errors import SettingsError
 from headrace.protocol.codes import RequestCode, ResponseCode
 from headrace.protocol.frames import Buffer, Command, Credentials, sign
-from tests.broker.wire import JobWire
+from tests.broker.wire import JobWire, carried_part
 
 DENIED = ResponseCode.NO_PERMISSION
 ADMIN = Credentials("admin", "top secret")
@@ -204,6 +204,7 @@ def test_job_needs_its_topics(app: SignedWire) -> None:
     assert app.plan(["in"]).position > 0
     assert app.receive(app.start_plan(["in", "other"])).code == DENIED
     assert app.commit(group="strangers").code == DENIED
+    assert app.commit(parts=[carried_part({("other", 0): [b"x"]})]).code == DENIED
     assert app.commit(group="job").code == 0
 
 

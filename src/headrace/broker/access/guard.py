@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -148,6 +149,11 @@ def _commit(request: Request) -> Iterator[Need]:
     asked = request.strict_body(transactions.CommitRequest)
     yield topic_need(asked.commit_topic, PUB)
     yield group_need(asked.group)
+    sections = chain.from_iterable(
+        transactions.decode_sections(part.sections) for part in asked.parts
+    )
+    for topic in {section.topic for section in sections}:
+        yield topic_need(topic, PUB)
 
 
 def _plan(request: Request) -> Iterator[Need]:

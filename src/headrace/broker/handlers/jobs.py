@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 import logging
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace import errors
+from headrace.broker.handlers.pull import may_pull
 from headrace.broker.jobs import JobState, check_commit, check_commit_topic, check_parts
 from headrace.failpoints import failpoint
 from headrace.protocol import transactions
 from headrace.protocol.codes import RequestCode
 from headrace.protocol.layout import queue_offset_of
 from headrace.protocol.properties import KEYS, encode_properties
-from headrace.protocol.records import encode_records
-from headrace.store import QueueAppend, StageKey
+from headrace.protocol.records import encode_records, join_records
+from headrace.store import QueueAppend, StageKey, appends_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.broker.core import Core
     from headrace.broker.requests import Request
     from headrace.protocol.frames import Command
+    from headrace.protocol.records import Records
 
 
 logger = logging.getLogger(__name__)
@@ -105,7 +108,7 @@ async def open_job(core: Core, request: Request) -> Command:
             # What is staged is of a job of this name before it, whose attempts had the same names.
             await core.work.in_thread(core.store.drop_staged, asked.job, lambda _: False)
         await core.ensure_compacted(topic)
-        state = await _append(core, topic, record, [], driver=asked.driver, owner=owner)
+        state = await _append(core, topic, record, [], [], driver=asked.driver, owner=owner)
         core.work.start_task(_sweep(core, record))
         await _replicated(core, state.position)
     return request.reply(body=_encode(transactions.OpenAnswer(epoch=record.epoch, record=record)))
@@ -116,11 +119,12 @@ async def _append(
     topic: str,
     record: transactions.CommitRecord,
     keys: list[StageKey],
+    carried: list[QueueAppend],
     *,
     driver: str,
     owner: str,
 ) -> JobState:
-    """Append staged parts and the record as one unit, on disk before anybody hears of it.
+    """Append parts and the record as one unit, on disk before anybody hears of it.
 
     Nothing is read back: a read can fail when the unit is there for good, and a book that has not
     heard of it would let the same batch be committed again.
@@ -129,7 +133,7 @@ async def _append(
     more = {name: value for name, value in ((_DRIVER, driver), (_OWNER, owner)) if value}
     properties = encode_properties(text | more)
     records = encode_records(topic, _QUEUE, [_encode(record)], [properties], core.now())
-    unit = core.store.commit_unit(keys, [QueueAppend(topic, _QUEUE, records)])
+    unit = core.store.commit_unit(keys, [*carried, QueueAppend(topic, _QUEUE, records)])
     written = await asyncio.wrap_future(unit)
     state = JobState(record=record, position=written.position, driver=driver, owner=owner)
     core.jobs.recorded(topic, state)
@@ -213,18 +217,55 @@ async def _commit(core: Core, asked: transactions.CommitRequest) -> transactions
     record = asked.record
     before = core.jobs.state(asked.commit_topic)
     await _check_input(core, record, before.record.offsets if before else {})
-    check_parts(asked, lambda part: core.store.staged(_stage_key(record, part)))
+    carried = _carried(core, asked)
+    check_parts(
+        asked, lambda part: _held(core, record, part, carried.get((part.stage, part.partition), []))
+    )
     keys = [_stage_key(record, part) for part in asked.parts if part.chunks]
     await core.ensure_compacted(asked.commit_topic)
     driver, owner = (before.driver, before.owner) if before else ("", "")
     topic = asked.commit_topic
-    state = await _append(core, topic, record, keys, driver=driver, owner=owner)
+    appends = _joined(chain.from_iterable(carried.values()))
+    state = await _append(core, topic, record, keys, appends, driver=driver, owner=owner)
     async for part in core.in_parts(list(record.offsets.items())):
         _update_offsets(core, asked.group, part)
     core.show_group(asked.group)
     failpoint("broker.jobs.committed")
-    core.work.start_task(_sweep(core, record))
+    if record.job in core.store.staged_sums():
+        core.work.start_task(_sweep(core, record))
     return transactions.CommitAnswer(batch=record.batch, already=False, position=state.position)
+
+
+def _carried(
+    core: Core, asked: transactions.CommitRequest
+) -> dict[tuple[int, int], list[QueueAppend]]:
+    """Return what came with a commit, by the stage and the partition of each part."""
+    found = {}
+    for part in asked.parts:
+        if part.sections:
+            found[part.stage, part.partition] = appends = appends_in(part.sections)
+            for append in appends:
+                _check_queue(core, append.topic, append.queue_id)
+    return found
+
+
+def _held(
+    core: Core,
+    record: transactions.CommitRecord,
+    part: transactions.StagedPart,
+    carried: list[QueueAppend],
+) -> tuple[int, int]:
+    """Return the chunks and the records of a part, staged or carried."""
+    chunks, records = core.store.staged(_stage_key(record, part)) if part.chunks else (0, 0)
+    return chunks, records + sum(len(append.records) for append in carried)
+
+
+def _joined(appends: Iterable[QueueAppend]) -> list[QueueAppend]:
+    """Join what goes to the same queue, in order."""
+    queues: dict[tuple[str, int], list[Records]] = {}
+    for append in appends:
+        queues.setdefault(append.key, []).append(append.records)
+    return [QueueAppend(*key, join_records(parts)) for key, parts in queues.items()]
 
 
 async def _check_input(
@@ -278,7 +319,30 @@ async def plan_batch(core: Core, request: Request) -> Command:
                 answer = _plan(core, asked)
         finally:
             end_wait()
+    if asked.messages:
+        answer = msgspec.structs.replace(answer, messages=_messages(core, asked, answer))
     return request.reply(body=_encode(answer))
+
+
+def _messages(
+    core: Core, asked: transactions.PlanRequest, answer: transactions.PlanAnswer
+) -> dict[transactions.QueueName, bytes]:
+    """Return the messages of a plan, of as many queues as all of them fit."""
+    found: dict[transactions.QueueName, bytes] = {}
+    left = asked.messages
+    for (topic, queue_id), name in _queues(core, asked).items():
+        begin, end = asked.offsets.get(name, answer.begins[name]), answer.ends[name]
+        if begin >= end or not may_pull(core, asked.job, topic):
+            continue
+        read = core.store.read(topic, queue_id, begin, end - begin, left)
+        block = b"".join(read.slices)
+        # At least one message is read, however large; and where some are gone, who reads is told.
+        if read.count < end - begin or len(block) > left:
+            continue
+        core.messages_out += read.count
+        left -= len(block)
+        found[name] = block
+    return found
 
 
 def _queues(core: Core, asked: transactions.PlanRequest) -> dict[tuple[str, int], str]:

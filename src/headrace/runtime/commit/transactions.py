@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -253,6 +253,31 @@ class BatchTransactions(Protocol):
 # Transactions on an embedded broker: each step is one request.
 
 _CHUNK_BYTES = 4 << 20
+#: Most bytes that the parts of a batch have within its commit, and those of one of them.
+_CARRIED, _CARRIED_BY_PART = 256 << 10, 64 << 10
+
+
+class Carried(NamedTuple):
+    """What travels within other requests, so that a small batch has a plan and a commit only.
+
+    Examples
+    --------
+    >>> Carried.by_parts(4), Carried.by_parts(64)
+    (Carried(part=65536, messages=262144), Carried(part=4096, messages=262144))
+    """
+
+    #: Most bytes of one part within the commit.
+    part: int
+    #: Most bytes of messages within the answer to a plan.
+    messages: int
+
+    @classmethod
+    def by_parts(cls, count: int) -> Carried:
+        """Return the limits for batches of so many parts."""
+        return cls(min(_CARRIED_BY_PART, _CARRIED // count), _CARRIED)
+
+
+NOTHING_CARRIED = Carried(0, 0)
 
 Send = Callable[[QueueMessages], int]
 
@@ -274,6 +299,9 @@ class BrokerTransactions:
         Which queues of its topics the job reads.
     send
         Sends output at once instead of staging it (at least once); state is staged all the same.
+    carried
+        Most bytes that a part has within the commit itself, in place of a request that stages it,
+        and most bytes of messages that a plan brings along.
     """
 
     def __init__(
@@ -285,6 +313,7 @@ class BrokerTransactions:
         *,
         max_bytes: int = 0,
         share: Share = WHOLE,
+        carried: Carried = NOTHING_CARRIED,
     ) -> None:
         self._jobs = jobs
         self._job = job
@@ -292,6 +321,7 @@ class BrokerTransactions:
         self._send = send
         self._max_bytes = max_bytes
         self._share = share
+        self._carried = carried
         self._owner = Ownership(job)
 
     def open(self, driver: str) -> OpenAnswer:
@@ -321,14 +351,15 @@ class BrokerTransactions:
                 limit=limit,
                 # Whoever asks without a limit asks how much there is.
                 max_bytes=self._max_bytes if limit else 0,
+                messages=self._carried.messages if limit else 0,
                 wait=wait,
                 share=self._share,
             )
         )
 
     def writer(self, attempt: Attempt) -> StageWriter:
-        """Stage by requests of some megabytes."""
-        return _BrokerStageWriter(self._jobs, attempt, self._send)
+        """Stage by requests of some megabytes, or by the commit."""
+        return _BrokerStageWriter(self._jobs, attempt, self._send, self._carried.part)
 
     def commit(self, end: BatchEnd) -> CommitAnswer:
         """Commit by one request; the client repeats it until it is answered."""
@@ -367,7 +398,7 @@ class BrokerTransactions:
 
 
 class _BrokerStageWriter:
-    def __init__(self, jobs: Jobs, attempt: Attempt, send: Send | None) -> None:
+    def __init__(self, jobs: Jobs, attempt: Attempt, send: Send | None, most_carried: int) -> None:
         self._jobs = jobs
         self._attempt = attempt
         self._target = StageTarget(
@@ -379,6 +410,7 @@ class _BrokerStageWriter:
             attempt.number,
         )
         self._send = send
+        self._most_carried = most_carried
         self._sections: list[StagedSection] = []
         self._bytes = 0
         self._chunks = 0
@@ -400,13 +432,18 @@ class _BrokerStageWriter:
         return None
 
     def finish(self) -> StagedPart:
-        self._flush()
+        carried = b""
+        if self._sections and not self._chunks and self._bytes <= self._most_carried:
+            carried = encode_sections(self._sections)
+        else:
+            self._flush()
         return StagedPart(
             stage=self._attempt.stage,
             partition=self._attempt.partition,
             attempt=self._attempt.number,
             chunks=self._chunks,
             records=self._records,
+            sections=carried,
         )
 
     def _flush(self) -> None:

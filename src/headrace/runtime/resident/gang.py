@@ -69,8 +69,8 @@ class AssignedSplit(msgspec.Struct, frozen=True, kw_only=True):
     #: The number of the split, and of how many.
     number: int
     of: int
-    #: Queues, each with the first offset and the one after the last.
-    ranges: list[tuple[str, int, int]]
+    #: Queues, each with the first offset, the one after the last, and messages that are known.
+    ranges: list[tuple[str, int, int, bytes]]
     ends: dict[str, int] | None
     #: The control of its first stage, as JSON.
     control: bytes
@@ -83,7 +83,7 @@ class AssignedSplit(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             number=split.number,
             of=split.of,
-            ranges=[(part.queue, part.begin, part.end) for part in split.ranges],
+            ranges=[(part.queue, part.begin, part.end, part.messages) for part in split.ranges],
             ends=None if split.ends is None else dict(split.ends),
             control=control,
             batch=batch,

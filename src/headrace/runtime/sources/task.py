@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.client import MessageQueue, PullResult
+from headrace.client import MessageQueue, PullResult, PullStatus
 from headrace.errors import OffsetExpiredError, RollbackError
 from headrace.runtime.chunk import NEVER, Chunk, Marks
 from headrace.runtime.outside import MessageReader
@@ -293,6 +293,9 @@ def read_range(job: JobConnection, part: OffsetRange) -> Iterator[PullResult]:
         Some of it is gone since.
     """
     queue = MessageQueue.parse(part.queue)
+    if part.messages:
+        yield PullResult(queue, PullStatus.FOUND, part.messages, part.end, part.begin, part.end)
+        return
     consumer, gapless = job.reader(queue.topic), job.is_gapless(queue)
     try:
         yield from consumer.blocks(
