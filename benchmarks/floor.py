@@ -100,7 +100,7 @@ class _Driver:
                 launch,
                 stages=self._stages,
                 partitions=plan.settings.partitions,
-                interval=plan.settings.batch_interval,
+                interval=plan.settings.commit_interval,
                 checkpoint=str(plan.scratch / "checkpoint"),
                 on_batch=self._on_batch,
                 wait=self._done.wait,

@@ -34,12 +34,12 @@ def test_given_setting_wins_over_environment_and_environment_over_default() -> N
 def test_text_is_put_into_the_type_of_the_setting() -> None:
     settings = JobSettings.from_env(
         {
-            "HEADRACE_BATCH_INTERVAL": "250 ms",
+            "HEADRACE_COMMIT_INTERVAL": "250 ms",
             "HEADRACE_DATA_DIR": "/somewhere",
             "HEADRACE_SPARK_CONFIG": "spark.a=1, spark.b=x=y",
         }
     )
-    assert settings.batch_interval == timedelta(milliseconds=250)
+    assert settings.commit_interval == timedelta(milliseconds=250)
     assert settings.local_state == Path("/somewhere/state")
     assert settings.spark_config == {"spark.a": "1", "spark.b": "x=y"}
 
@@ -56,7 +56,7 @@ def test_settings_travel_to_another_process() -> None:
         ({"partitions": "many"}, "partitions is 'many'"),
         ({"namesrv": "localhost"}, "it does not look like host:port"),
         ({"guarantee": "twice"}, "input should be 'exactly_once' or 'at_least_once'"),
-        ({"batch_interval": 5}, "give a timedelta, or text such as '500 ms'"),
+        ({"commit_interval": 5}, "give a timedelta, or text such as '500 ms'"),
         ({"retry_timeout": "5"}, "a duration is a number and a unit"),
         ({"request_timeout": timedelta(0)}, "request_timeout is 0 s"),
     ],

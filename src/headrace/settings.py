@@ -127,7 +127,7 @@ class JobSettings(ConnectionSettings):
 
     Examples
     --------
-    >>> settings = JobSettings(partitions=4, batch_interval=timedelta(milliseconds=200))
+    >>> settings = JobSettings(partitions=4, commit_interval=timedelta(milliseconds=200))
     >>> settings.guarantee
     'exactly_once'
     >>> JobSettings(partitions=0)
@@ -190,9 +190,11 @@ class JobSettings(ConnectionSettings):
         doc="What runs the batches: a query of Spark for each, or tasks that live as long as the"
         " driver's epoch and exchange records themselves.",
     )
-    batch_interval: timedelta = setting(
-        timedelta(0),
-        doc="Least time from the start of one batch to the start of the next.",
+    commit_interval: timedelta = setting(
+        timedelta(milliseconds=20),
+        doc="Least time from one commit to the next. It is a distance and no timer: what comes after"
+        " a pause is committed at once. A micro-batch takes longer than 100 ms in any case, so less"
+        " than that makes none of them wait.",
     )
     batch_timeout: timedelta = setting(
         timedelta(minutes=2),

@@ -27,11 +27,11 @@ PROJECT = (ROOT / "pyproject.toml").read_text()
 OLDER: str = tomllib.loads(PROJECT)["project"]["version"]
 _MAJOR, _MINOR, _PATCH = map(int, OLDER.split("."))
 NEWER, FAR = f"{_MAJOR}.{_MINOR}.{_PATCH + 1}", f"{_MAJOR}.{_MINOR + 1}.0"
-#: How the older build differs: it has no setting `batch_interval`, and the fields of a split turned
+#: How the older build differs: it has no setting `commit_interval`, and the fields of a split turned
 #: round.
 DIFFERENCES = [
-    ("settings.py", r"    batch_interval: timedelta = setting\(\n(?:.*\n)*?    \)\n", ""),
-    ("spark/driver.py", r"settings\.batch_interval", "type(settings.batch_timeout)(0)"),
+    ("settings.py", r"    commit_interval: timedelta = setting\(\n(?:.*\n)*?    \)\n", ""),
+    ("spark/driver.py", r"settings\.commit_interval", "type(settings.batch_timeout)(0)"),
     ("runtime/planning.py", r"(    number: int\n)((?:    #:.*\n)*    of: int\n)", r"\2\1"),
     ("runtime/planning.py", r"Split\(number, count, ", "Split(count, number, "),
 ]
@@ -136,7 +136,7 @@ def test_an_older_worker_names_the_setting_that_it_does_not_know(fleet: Fleet) -
     trial = fleet.machines.trial("ahead")
     told = error_of(fleet.job(NEWER, "ahead", "--batch-interval", "50ms"))
     assert re.search(
-        rf"machine worker-[12] knows no batch_interval of JobSettings.* \({OLDER}\)", told
+        rf"machine worker-[12] knows no commit_interval of JobSettings.* \({OLDER}\)", told
     )
     job = fleet.job(NEWER, "ahead")
     trial.await_results(job)

@@ -379,7 +379,7 @@ def job_settings(folder: Path, **more: Any) -> JobSettings:
             retry_timeout=timedelta(seconds=5),
             connect_timeout=timedelta(seconds=1),
             lease_expiry=_LEASE,
-            batch_interval=timedelta(0),
+            commit_interval=timedelta(0),
         ),
         **more,
     )
