@@ -219,6 +219,8 @@ def _added_up(last: dict[str, int], summaries: list[Summary]) -> dict[str, int]:
 
 logger = logging.getLogger(__name__)
 
+#: A micro-batch takes longer; Spark would warn of each that its interval is too short.
+_MICRO_BATCH = timedelta(milliseconds=100)
 #: How long a Java process that is no longer needed may take to end.
 _LAST_WORDS = timedelta(seconds=30)
 
@@ -331,7 +333,9 @@ class JobDriver:
                     self.failure = given_up(self._settings.rollback_retries, self.batch, error)
                     return
                 standing, opened = retry.standing, False
-                self._roll_back(retry.pause, error)
+                # Spark replaces a lost task of a micro-batch by itself, and no resident one.
+                at_once = self._settings.executor == "resident" and standing.failures == 1
+                self._roll_back(0.0 if at_once else retry.pause, error)
             except Exception as error:  # noqa: BLE001 - the thread's end must tell the caller
                 self.failure = JobFailedError(f"job '{self._job}' failed: {error}")
                 return
@@ -407,8 +411,11 @@ class JobDriver:
             start = partial(run_resident, plan=self._connection.plan, committed=self._await_batch)
             on_batch = partial(self._run_batch, run)
         elif self._ticks is None:
+            interval = settings.commit_interval
             start = partial(
-                run_query, partitions=settings.partitions, interval=settings.batch_interval
+                run_query,
+                partitions=settings.partitions,
+                interval=timedelta(0) if interval < _MICRO_BATCH else interval,
             )
         else:
             start = partial(run_ticking, ticks=self._ticks, committed=self._await_batch)
