@@ -94,7 +94,9 @@ class Place:
         """
         copies = data / "state" / self.job / "counts"
         shutil.rmtree(copies / "0")
-        shutil.rmtree(copies / "1" / "changes")
+        # Resident tasks have no such files.
+        if (changes := copies / "1" / "changes").exists():
+            shutil.rmtree(changes)
 
     def published(self, client: Client) -> Published:
         """Read all that the job has made."""

@@ -34,6 +34,13 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEnumerat
 
 
 @pytest.fixture(scope="module")
+def resident(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEnumeration]:
+    folder = tmp_path_factory.mktemp("enumeration")
+    with closing(SparkEnumeration(folder, settings={"executor": "resident"})) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def on_rocketmq(
     rocketmq: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkEnumeration]:
@@ -66,6 +73,16 @@ def test_a_job_on_spark_passes_every_failpoint_of_the_protocol(embedded: SparkEn
 
 def test_a_death_at_each_failpoint_in_one_run_changes_nothing(embedded: SparkEnumeration) -> None:
     assert embedded.survives(*each_name(embedded, *SOME)) == []
+
+
+def test_a_death_at_each_failpoint_of_resident_tasks_changes_nothing(
+    resident: SparkEnumeration,
+) -> None:
+    assert {"resident.sent", "resident.before_report"} <= {hit.name for hit in resident.hits}
+    # A gang that has just begun reads its state from the topic, and applies no changes: where all
+    # of these die in one run, that is never reached.
+    hits = [hit for hit in each_name(resident, *SOME) if not hit.name.startswith("state.apply")]
+    assert resident.survives(*hits) == []
 
 
 def test_half_a_commit_that_is_not_cut_off_is_found(embedded: SparkEnumeration) -> None:
@@ -109,6 +126,12 @@ def test_no_death_changes_anything(embedded: SparkEnumeration) -> None:
 @pytest.mark.timeout(0)
 def test_no_death_on_rocketmq_changes_anything(on_rocketmq: SparkEnumeration) -> None:
     survive_all(on_rocketmq)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_no_death_of_resident_tasks_changes_anything(resident: SparkEnumeration) -> None:
+    survive_all(resident)
 
 
 @pytest.mark.soak

@@ -41,13 +41,21 @@ def finish(run: KillTest, feeder: Feeder) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_one_kill_of_each_kind_leaves_every_result_exactly_once(tmp_path: Path) -> None:
-    chance = seeded()
-    with running_broker(tmp_path / "broker") as broker, kill_test(tmp_path, broker) as run:
+@pytest.mark.parametrize(
+    "executor", ["micro-batch", pytest.param("resident", marks=pytest.mark.slow)]
+)
+def test_one_kill_of_each_kind_leaves_every_result_exactly_once(
+    executor: str, tmp_path: Path
+) -> None:
+    chance, environment = seeded(), {"HEADRACE_EXECUTOR": executor}
+    with (
+        running_broker(tmp_path / "broker") as broker,
+        kill_test(tmp_path, broker, environment=environment) as run,
+    ):
         feeder = Feeder(broker.address)
         feeder.start()
-        # Besides, each of its workers dies at its eighth task: staged, but never reported.
-        first = run.start_driver("task.staged=kill:8")
+        # Besides, each of its workers dies at such a task: staged, but never reported.
+        first = run.start_driver(f"task.staged=kill:{8 if executor == 'micro-batch' else 80}")
         for kind in KINDS:
             strike(run, kind, chance)
             if kind != "driver":

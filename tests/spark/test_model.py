@@ -17,7 +17,7 @@ import pytest
 
 from headrace.client import Client, PullConsumer
 from headrace.embedded import embedded_broker
-from headrace.settings import JobSettings
+from headrace.settings import Executor, JobSettings
 from headrace.spark import SparkReplay
 from headrace.topology import Topology
 from tests.faults.harness import Driver, await_true
@@ -31,7 +31,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def replaying(made: Topology, partitions: int = 2) -> Iterator[SparkReplay]:
+def replaying(
+    made: Topology, partitions: int = 2, executor: Executor = "micro-batch"
+) -> Iterator[SparkReplay]:
     print(f"MODEL_SEED={SEED}")
     with tempfile.TemporaryDirectory(prefix="headrace-model-") as folder:
         path = Path(folder)
@@ -42,19 +44,24 @@ def replaying(made: Topology, partitions: int = 2) -> Iterator[SparkReplay]:
                 partitions=partitions,
                 master="local[2,4]",
                 max_records_per_batch=40,
+                executor=executor,
             )
             with SparkReplay(client, made, settings, QUEUES) as replay:
                 yield replay
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("partitions", "executor"),
+    [(1, "resident"), (2, "micro-batch"), (2, "resident"), (8, "micro-batch"), (8, "resident")],
+)
 def test_spark_gives_what_the_model_says_in_any_batches_and_after_a_restart(
-    partitions: int,
+    partitions: int, executor: Executor
 ) -> None:
     chance = random.Random(SEED + partitions)
     plans, sent = all_plans(), records(SEED + partitions)
     first, second = sorted(chance.sample(range(1, len(sent)), 2))
-    with replaying(merged(plans, f"model-{partitions}"), partitions) as replay:
+    made = merged(plans, f"model-{partitions}")
+    with replaying(made, partitions, executor) as replay:
         replay.start()
         replay.send(messages(sent[:first]))
         replay.await_done()
@@ -69,10 +76,12 @@ def test_spark_gives_what_the_model_says_in_any_batches_and_after_a_restart(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_spark_gives_what_the_model_says_after_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", ["micro-batch", "resident"])
+def test_spark_gives_what_the_model_says_after_kills(executor: str, tmp_path: Path) -> None:
     plans, sent = all_plans(), records()
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {"PYTHONPATH": os.pathsep.join(paths), "MODEL_SEED": str(SEED)}
+    environment["HEADRACE_EXECUTOR"] = executor
     # It makes its plans where it is read: not in every process that collects tests.
     from tests.streams.model import program
 
