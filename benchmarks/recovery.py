@@ -37,6 +37,8 @@ __all__ = [
     "recovery_apart",
     "recovery_cold",
     "recovery_on_rocketmq",
+    "recovery_resident",
+    "recovery_resident_standby",
     "recovery_standby",
     "recovery_worker",
 ]
@@ -66,6 +68,7 @@ machine = str(uuid.uuid4())
 drivers._boot = lambda: machine
 sys.exit(main())
 """
+_RESIDENT = "--executor", "resident"
 _LOOK = 0.02
 #: Lines of the steady stream: so many at a time, so often.
 _LINES, _PAUSE = 20, 0.1
@@ -115,6 +118,23 @@ def recovery_worker(plan: Plan) -> Runs:
                 "recovery_worker": job.recovery_of("pyspark.worker"),
                 "recovery_planner": job.recovery_of("python_streaming_source_runner"),
             }
+
+
+@benchmark({"resident_recovery_worker": "s"})
+def recovery_resident(plan: Plan) -> Runs:
+    """SIGKILL of one resident task."""
+    with _running_job(plan, *_RESIDENT) as job:
+        for _ in range(plan.runs):
+            yield {"resident_recovery_worker": job.recovery_of_a_task()}
+
+
+@benchmark({"resident_recovery_driver_standby": "s"})
+def recovery_resident_standby(plan: Plan) -> Runs:
+    """SIGKILL of the driver of resident tasks, with a warm standby."""
+    with _running_job(plan, "--standby", *_RESIDENT) as job:
+        for run in range(1, plan.runs + 1):
+            job.await_said("Standing by", run)
+            yield {"resident_recovery_driver_standby": job.recovery_of_driver()}
 
 
 class _Job:
@@ -174,8 +194,18 @@ class _Job:
         self.await_batches(5)
         workers = workers_of(self._driver(), module)
         assert workers, f"no worker runs {module}"
+        return self._recovery(workers)
+
+    def recovery_of_a_task(self) -> float:
+        """Kill one task and not what it was forked from; give the time as :meth:`recovery_of`."""
+        self.await_batches(5)
+        daemons = workers_of(self._driver())
+        tasks = [task for daemon in daemons for task in workers_of(daemon)]
+        return self._recovery({max(tasks)})
+
+    def _recovery(self, killed: set[int]) -> float:
         begin = time.monotonic()
-        for worker in workers:
+        for worker in killed:
             os.kill(worker, signal.SIGKILL)
         self.await_batches(1 + _DOUBTFUL)
         return time.monotonic() - begin

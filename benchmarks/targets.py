@@ -38,6 +38,8 @@ class Ratio:
 
 
 _FLOOR = Ratio("word_count_1k", "word_count_floor_1k")
+_RESIDENT_1K = Ratio("resident_word_count_1k", "word_count_1k")
+_RESIDENT_200K = Ratio("resident_word_count_200k", "word_count_200k")
 _STREAMS = Ratio("word_count_1k", "rocketmq_streams_1k")
 _STREAMS_WINDOW = Ratio("window_tumbling", "rocketmq_streams_window")
 _PRODUCE = Ratio("produce_java_ours", "produce_java_real")
@@ -64,6 +66,8 @@ _WINDOW_COLUMNS = Ratio("window_columns", "window_tumbling")
 _MANY_KEYS = Ratio("state_10m", "state_10k")
 
 RATIOS = [
+    _RESIDENT_1K,
+    _RESIDENT_200K,
     _COLUMNS,
     _WINDOW_COLUMNS,
     _MANY_KEYS,
@@ -96,6 +100,10 @@ TARGETS: dict[str, Target | None] = {
     "word_count_200k": Target("at least", 200_000),
     "word_count_floor_1k": None,
     _FLOOR.name: Target("at least", 0.6),
+    "resident_word_count_1k": None,
+    _RESIDENT_1K.name: Target("at least", 2.0),
+    "resident_word_count_200k": None,
+    _RESIDENT_200K.name: Target("at least", 1.0),
     "map_lambda": Target("at least", 250_000),
     "aggregate_python": Target("at least", 120_000),
     "window_tumbling": Target("at least", 250_000),
@@ -122,6 +130,11 @@ TARGETS: dict[str, Target | None] = {
     "latency_p99": Target("below", 1.0),
     "resident_latency_p50": Target("below", 0.02),
     "resident_latency_p99": Target("below", 0.06),
+    "resident_latency_10k_p50": Target("below", 0.025),
+    "resident_latency_10k_p99": Target("below", 0.08),
+    "rocketmq_latency_p50": None,
+    "rocketmq_resident_latency_p50": Target("below", 0.05),
+    "many_jobs_commits": Target("at least", 800),
     "rocketmq_streams_1k": None,
     "rocketmq_streams_ours": None,
     _STREAMS.name: Target("at least", 300),
@@ -170,6 +183,8 @@ TARGETS: dict[str, Target | None] = {
     "rocketmq_recovery_driver_apart": Target("below", 75),
     "recovery_worker": Target("below", 5),
     "recovery_planner": Target("below", 5),
+    "resident_recovery_worker": Target("below", 0.8),
+    "resident_recovery_driver_standby": Target("below", 1.5),
     "growth_windows": Target("below", 1),
     "growth_windows_batch": None,
     "growth_open_step": None,

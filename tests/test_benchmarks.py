@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import (
     closed_windows,
+    commits,
     compaction,
     hot_keys,
     large_units,
@@ -163,6 +164,11 @@ def test_the_growth_of_state_is_measured() -> None:
     assert 0 < hot["growth_hot_key"] < 20
 
 
+def test_commits_of_many_jobs_are_measured() -> None:
+    [found] = commits.many_jobs(Plan(1, SMALL))
+    assert 0 < found["many_jobs_commits"] < 100_000
+
+
 def test_appends_beside_a_large_unit_are_measured() -> None:
     [found] = large_units.append_beside_unit(Plan(1, SMALL))
     assert 0 < found["append_beside_unit_p50"] <= found["append_beside_unit"]
@@ -182,10 +188,13 @@ def test_batches_of_many_partitions_are_measured() -> None:
 @pytest.mark.timeout(2 * LIMIT)
 def test_counting_is_measured_against_its_floor_and_the_clock(tmp_path: Path) -> None:
     # One process: Spark's start takes longer than the work.
-    values = measured(tmp_path, "word_count_1k", "word_count_floor_1k", "latency_p50")
+    resident = "resident_word_count_1k", "resident_latency_10k_p50"
+    values = measured(tmp_path, "word_count_1k", "word_count_floor_1k", "latency_p50", *resident)
     ratio = values["word_count_1k"] / values["word_count_floor_1k"]
     assert values["word_count_1k / word_count_floor_1k"] == pytest.approx(ratio, abs=1e-3)
     assert 0 < values["latency_p50"] <= values["latency_p99"]
+    assert values["resident_word_count_1k / word_count_1k"] > 0
+    assert 0 < values["resident_latency_10k_p50"] <= values["resident_latency_10k_p99"]
 
 
 @pytest.mark.slow
