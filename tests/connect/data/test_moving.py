@@ -16,7 +16,7 @@ from headrace.connect.data import DataPlane
 from headrace.connect.worker import Started
 from headrace.errors import EngineAwayError
 from tests.clusters import Cluster
-from tests.connect.data.planes import plane_at, sink, source, until, written
+from tests.connect.data.planes import plane_at, sink, source, task, until, waits_for, written
 from tests.connect.hosts.running import Heard, on_loop
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -95,6 +95,46 @@ async def test_levels_of_loggers_reach_the_engine_and_the_one_that_follows_it(
         os.kill(plane.engine.pid, signal.SIGKILL)
         await asyncio.sleep(0.5)
         await asked_until_it_is_logged(plane, log.stat().st_size)
+
+
+def after_flush(calls: list[str]) -> list[str]:
+    """What was called after the first flush."""
+    flushes = [at for at, call in enumerate(calls) if call.startswith("flush")]
+    return calls[flushes[0] + 1 :] if flushes else []
+
+
+def put_in(calls: list[str]) -> list[str]:
+    """Records that were put."""
+    return [one for call in calls if call.startswith("put") for one in call.split()[1:]]
+
+
+@pytest.mark.slow
+@on_loop
+async def test_a_sink_that_goes_back_is_given_everything_again_and_goes_on(
+    embedded: Cluster, tmp_path: Path
+) -> None:
+    topic, seen = "again", tmp_path / "out.txt"
+    (tmp_path / "in.txt").write_text("".join(f"{number}\n" for number in range(LINES)))
+    asking = "tests.connect.hosts.asking:AskingConnector"
+    async with plane_at(embedded.namesrv, tmp_path) as plane:
+        reading, writing = Heard(), Heard()
+        await plane.launch(source(tmp_path, topic, 1), reading)
+        await reading.first(Started)
+        spec = task(
+            f"out-{topic}",
+            "sink",
+            connector_class=asking,
+            topics=topic,
+            seen=str(seen),
+            goes_back="true",
+        )
+        await plane.launch(spec, writing)
+        await writing.first(Started)
+        await until(lambda: len(put_in(after_flush(written(tmp_path)))) >= LINES)
+        await handed_over(plane, f"out-{topic}", LINES)
+    calls = after_flush(written(tmp_path))
+    assert sum(call.startswith("open") for call in calls) == 1
+    assert len(set(put_in(calls))) == len(put_in(calls)) == LINES
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.connect.channel import Request, StartQuery, StopQuery
 from headrace.connect.data.plane import QueryTask
-from headrace.connect.lifecycle import HostEvent, Listens
+from headrace.connect.lifecycle import HostEvent, Listens, SeekAsked
 from headrace.connect.worker.launching import HostSpec
 
 pytestmark = pytest.mark.anyio
@@ -66,6 +66,17 @@ async def test_a_query_that_ends_while_it_begins_anew_begins_once() -> None:
     assert {one.kept_as for one in plane.engine.asked if isinstance(one, StartQuery)} == {
         "orders/5"
     }
+
+
+async def test_a_task_that_goes_back_has_its_query_ended_before_it_begins_anew() -> None:
+    task, plane, told = made()
+    plane.engine.opened.set()
+    task.hear(Listens(address="there"))
+    await asyncio.gather(*plane.work)
+    task.hear(SeekAsked())
+    await asyncio.gather(*plane.work)
+    assert [type(one) for one in plane.engine.asked] == [StartQuery, StopQuery, StartQuery]
+    assert told == []
 
 
 async def test_a_task_that_ends_while_its_engine_starts_does_not_begin() -> None:

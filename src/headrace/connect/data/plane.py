@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from headrace.backoff import Backoff
+from headrace.client import MessageQueue
 from headrace.connect.channel import (
     AskPositions,
     CommitPositions,
@@ -29,6 +30,7 @@ from headrace.connect.lifecycle import (
     Interrupted,
     Listens,
     Moved,
+    SeekAsked,
     Started,
     WaitsFor,
 )
@@ -79,7 +81,10 @@ class QueryTask:
         self._listener = listener
         #: What the host said when its query could begin.
         self._said: Listens | Started | None = None
-        self._ending = self._beginning = False
+        self._ending = False
+        #: Set unless its query is about to begin.
+        self._settled = asyncio.Event()
+        self._settled.set()
         #: What the host waits for, and what the query does.
         self._host_waits = self._query_waits = ""
         self._paused = spec.paused
@@ -99,6 +104,9 @@ class QueryTask:
             case Started() if self.spec.role == "sink":
                 self._said = event
                 self._plane.spawn(self._begin(event))
+                return
+            case SeekAsked():
+                self._plane.spawn(self._seek())
                 return
             case Exited():
                 self._plane.let_go(self)
@@ -124,18 +132,25 @@ class QueryTask:
 
     async def begin_again(self, problem: str = "") -> None:
         """Begin the query anew: it ended, or the engine with it, and the host did not."""
-        if self._said is None or self._ending or self._beginning:
+        if self._said is None or self._ending or not self._settled.is_set():
             return
         # From here on: what else ends meanwhile must not begin it a second time.
-        self._beginning = True
+        self._settled.clear()
         if problem:
             self.waits(problem)
             await asyncio.sleep(_FIRST_PAUSE)
         await self._begin_query()
 
+    async def _seek(self) -> None:
+        """Begin the query anew: its task says where, and takes nothing of this one any more."""
+        await self._settled.wait()
+        with suppress(JobFailedError, TimeoutError):
+            await self._plane.engine.ask(lambda number: StopQuery(number, self.unit))
+        await self.begin_again()
+
     async def _begin_query(self) -> bool:
         """Have the query begin; while brokers are away, try again and again."""
-        self._beginning = True
+        self._settled.clear()
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         try:
             while not self._ending:
@@ -152,7 +167,7 @@ class QueryTask:
             self.fail(self.unit.failed(f"it could not be started: {error}"))
             return False
         finally:
-            self._beginning = False
+            self._settled.set()
         return True
 
     def _order(self, number: int) -> StartQuery:
@@ -450,21 +465,21 @@ class DataPlane:
         self._launcher.drop_logs(connector)
 
 
-_TOPIC, _BROKER, _QUEUE = "rocketmq_topic", "rocketmq_broker", "rocketmq_queue_id"
+_QUEUE = ("rocketmq_topic", "rocketmq_broker", "rocketmq_queue_id")
 _OFFSET = "rocketmq_queue_offset"
 
 
 def _entry(name: str, offset: Any) -> OffsetEntry:
     if isinstance(offset, int):
-        topic, _, rest = name.partition("@")
-        broker, _, number = rest.rpartition("@")
-        return OffsetEntry({_TOPIC: topic, _BROKER: broker, _QUEUE: int(number)}, {_OFFSET: offset})
+        queue = msgspec.structs.astuple(MessageQueue.parse(name))
+        return OffsetEntry(dict(zip(_QUEUE, queue, strict=True)), {_OFFSET: offset})
     return OffsetEntry(msgspec.json.decode(name), offset)
 
 
 def _committed(entry: OffsetEntry) -> tuple[str, Any]:
     partition, offset = entry.partition, entry.offset
-    if _TOPIC in partition:
-        name = f"{partition[_TOPIC]}@{partition[_BROKER]}@{partition[_QUEUE]}"
+    if _QUEUE[0] in partition:
+        topic, broker, number = (partition[one] for one in _QUEUE)
+        name = MessageQueue(topic, broker, number).name
         return name, None if offset is None else offset[_OFFSET]
     return position_key(partition).decode(), offset

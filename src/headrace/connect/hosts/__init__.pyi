@@ -1,5 +1,4 @@
 from .channel import (
-    Asked as Asked,
     PolledBatch as PolledBatch,
     TaskChannel as TaskChannel,
 )

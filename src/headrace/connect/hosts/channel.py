@@ -246,22 +246,6 @@ class PolledBatch:
     rows: pa.RecordBatch
     #: Where each partition of the source stands behind it.
     positions: list[tuple[Position, Position | None]]
-    #: Records that wait for the next batch.
-    more: int
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a sink task asked for since the last answer."""
-
-    #: Queues of which it wants no records.
-    paused: frozenset[tuple[str, str, int]] = frozenset()
-    #: Offsets at which it wants to go on.
-    seek: Mapping[tuple[str, str, int], int] | None = None
-    #: Whether it wants a commit soon.
-    commit: bool = False
-    #: How many dead letters the batch has so far; see :meth:`TaskChannel.letters`.
-    letters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +309,7 @@ class TaskChannel:
             }
         )
         positions = [(partition, offset) for partition, offset in header["positions"]]
-        return PolledBatch(rows, positions, header["more"])
+        return PolledBatch(rows, positions)
 
     def committed(self, batch: int) -> None:
         """Confirm that everything up to a batch is committed."""
@@ -397,10 +381,10 @@ class TaskChannel:
                 "op": "open",
                 "fenced": fenced,
                 "queues": [list(queue) for queue in queues],
-                "positions": _listed(positions or {}),
+                "positions": listed(positions or {}),
             }
         )
-        return None if header["offsets"] is None else _offsets(header["offsets"])
+        return None if header["offsets"] is None else offsets_of(header["offsets"])
 
     def fence(self, epoch: int) -> None:
         """Begin an epoch: batches of older ones are refused from then on."""
@@ -413,7 +397,7 @@ class TaskChannel:
         rows: pa.RecordBatch,
         *,
         epoch: int = 0,
-    ) -> Asked:
+    ) -> None:
         """Put records; those that were put before are left out.
 
         Parameters
@@ -427,8 +411,7 @@ class TaskChannel:
         epoch
             The epoch that the batch is of: one behind a newer request is refused.
         """
-        header, _ = self._ask(_put(batch, ranges, epoch), rows)
-        return _asked(header)
+        self._ask(_put(batch, ranges, epoch), rows)
 
     def put_ahead(
         self,
@@ -450,9 +433,9 @@ class TaskChannel:
     ) -> dict[Queue, int]:
         """Make everything durable that was put; give the offsets that may be committed."""
         header, _ = self._ask(
-            {"op": "flush", "epoch": epoch, "batch": batch, "offsets": _listed(offsets)}
+            {"op": "flush", "epoch": epoch, "batch": batch, "offsets": listed(offsets)}
         )
-        return _offsets(header["offsets"])
+        return offsets_of(header["offsets"])
 
     def letters(self, batch: int) -> pa.RecordBatch | None:
         """Return the dead letters of a batch so far, in the columns of a source's rows.
@@ -595,20 +578,13 @@ def _milliseconds(duration: timedelta) -> int:
     return round(duration.total_seconds() * 1000)
 
 
-def _listed(offsets: Mapping[Queue, int]) -> list[list[Any]]:
+def listed(offsets: Mapping[Queue, int]) -> list[list[Any]]:
+    """Return offsets of queues as a header has them."""
     return [[*queue, offset] for queue, offset in offsets.items()]
 
 
-def _offsets(listed: Iterable[Sequence[Any]]) -> dict[Queue, int]:
+def offsets_of(listed: Iterable[Sequence[Any]]) -> dict[Queue, int]:
+    """Return the offsets of queues that a header has."""
     from headrace.connect.records import Queue
 
     return {Queue(*one[:3]): one[3] for one in listed}
-
-
-def _asked(header: Mapping[str, Any]) -> Asked:
-    return Asked(
-        paused=frozenset(tuple(one) for one in header.get("paused", ())),
-        seek={tuple(one[:3]): one[3] for one in header["seek"]} if "seek" in header else None,
-        commit=bool(header.get("commit")),
-        letters=header.get("letters", 0),
-    )

@@ -192,7 +192,7 @@ class HostedSourceTask(HostedConnector, SourceTaskContext):
 
 
 class HostedSinkTask(_Hosted, SinkTaskContext):
-    """The context of a sink task; what the task asks for goes out with the next answer."""
+    """The context of a sink task."""
 
     #: The task's number.
     task = 0
@@ -202,9 +202,13 @@ class HostedSinkTask(_Hosted, SinkTaskContext):
         self._asking = threading.Lock()
         #: The queues that are open.
         self.open: frozenset[Queue] = frozenset()
-        self._paused: set[Queue] = set()
-        self._seek: dict[Queue, int] = {}
-        self._commit = False
+        #: The queues of which the task wants no records.
+        self.paused: frozenset[Queue] = frozenset()
+        self._seeks: dict[Queue, int] = {}
+        #: Set when the task has asked for a commit.
+        self.commit_asked = threading.Event()
+        #: Has the task's own thread look at what was asked for.
+        self.changed: Callable[[], None] = _ignore
         #: Does with a record what the connector's policy says.
         self.reporter: Callable[[SinkRecord, Exception], None] = _refuse
 
@@ -216,22 +220,24 @@ class HostedSinkTask(_Hosted, SinkTaskContext):
     def offset(self, queue: Queue, next_offset: int) -> None:
         """Go on with this offset of a queue."""
         with self._asking:
-            self._seek[queue] = next_offset
+            self._seeks[queue] = next_offset
+        self.changed()
 
     def pause(self, *queues: Queue) -> None:
         """Deliver no more records of these queues."""
         with self._asking:
-            self._paused.update(queues)
+            self.paused = self.paused.union(queues)
 
     def resume(self, *queues: Queue) -> None:
         """Deliver records of these queues again."""
         with self._asking:
-            self._paused.difference_update(queues)
+            self.paused = self.paused.difference(queues)
+        self.changed()
 
     def request_commit(self) -> None:
-        """Ask for a commit soon."""
-        with self._asking:
-            self._commit = True
+        """Ask for a flush soon."""
+        self.commit_asked.set()
+        self.changed()
 
     def report(self, record: SinkRecord, error: BaseException) -> None:
         """Hand over a record that the sink cannot take: without tolerance the task fails."""
@@ -239,18 +245,15 @@ class HostedSinkTask(_Hosted, SinkTaskContext):
             raise error
         self.reporter(record, error)
 
-    def asked(self) -> tuple[dict[str, object], dict[Queue, int]]:
-        """Return what the task has asked for since, as the engine gets it, and the seeks alone."""
+    def take_seeks(self) -> dict[Queue, int]:
+        """Return the offsets at which the task has asked to go on since the last call."""
         with self._asking:
-            asked: dict[str, object] = {}
-            if self._paused:
-                asked["paused"] = [list(queue) for queue in sorted(self._paused)]
-            if self._seek:
-                asked["seek"] = [[*queue, offset] for queue, offset in self._seek.items()]
-            if self._commit:
-                asked["commit"] = True
-            seeks, self._seek, self._commit = self._seek, {}, False
-        return asked, seeks
+            seeks, self._seeks = self._seeks, {}
+        return seeks
+
+
+def _ignore() -> None:
+    """Do nothing: the task's thread has not begun to serve anybody."""
 
 
 def _refuse(record: SinkRecord, error: Exception) -> None:

@@ -271,8 +271,9 @@ class Life:
         self.masking = Masking() if masking is None else masking
         #: Whether the worker has been told of a failure.
         self.failed = False
-        #: What a call waits for that is tried again, and what the probe says that it waits for.
-        self._waits = {"call": "", "probe": ""}
+        #: What a call waits for that is tried again, what the probe says that it waits for, and
+        #: what the task itself has paused.
+        self._waits = {"call": "", "probe": "", "pause": ""}
         self._telling = threading.Lock()
 
     def live(self, unit: RunningUnit) -> None:
@@ -337,13 +338,14 @@ class Life:
     def waits(self, error: Exception | None) -> None:
         """Take note of what a call waits for that is tried again: its error; ``None``: nothing."""
         doing = "" if self._unit is None else self._unit.doing
-        self._wait_for("call", "" if error is None else outage_of(error, doing, self.masking))
+        self.wait_for("call", "" if error is None else outage_of(error, doing, self.masking))
 
-    def _wait_for(self, who: str, what: str) -> None:
+    def wait_for(self, who: str, what: str) -> None:
+        """Tell the worker what the unit waits for, as one of those that know says."""
         with self._telling:
-            before = self._waits["call"] or self._waits["probe"]
+            before = next(filter(None, self._waits.values()), "")
             self._waits[who] = what
-            after = self._waits["call"] or self._waits["probe"]
+            after = next(filter(None, self._waits.values()), "")
             if after != before:
                 self.control.tell(WaitsFor(after))
 
@@ -414,7 +416,7 @@ class Life:
                 # Why is known, and its connection is being made.
                 continue
             reason = probe.ask()
-            self._wait_for("probe", reason if probe.passes else "")
+            self.wait_for("probe", reason if probe.passes else "")
             if reason and not probe.passes:
                 self.control.tell(Unhealthy(reason))
             else:

@@ -167,10 +167,6 @@ class HostedUnit(WorkerEnd):
         """End the unit, whatever it does, and all that it forked."""
         raise NotImplementedError
 
-    def last_words(self) -> str:
-        """Return the end of what it wrote; one that was killed wrote where its threads were."""
-        return end_of_log(self.log)
-
     def alive(self) -> bool:
         """Whether anything is left of it: false only when it is proven gone."""
         return not self.gone.done()

@@ -17,10 +17,16 @@ import pyarrow.compute as pc
 
 from headrace.connect.handling import SinkChain, sink_chain, takes_columns
 from headrace.connect.handling.conversion import queue_runs
-from headrace.connect.hosts.channel import Answer, RequestRefused, Serving
+from headrace.connect.hosts.channel import (
+    Answer,
+    RequestRefused,
+    Serving,
+    listed,
+    offsets_of,
+)
 from headrace.connect.hosts.control import HostedSinkTask, catalog, connector_of
 from headrace.connect.hosts.life import Life, RunningUnit
-from headrace.connect.lifecycle import Terms, TopicTouched
+from headrace.connect.lifecycle import SeekAsked, Terms, TopicTouched
 from headrace.connect.records import Queue
 
 if TYPE_CHECKING:
@@ -43,6 +49,7 @@ class NextOffsets:
     ...     [{"topic": "t", "broker": "b", "queue": 0, "offset": at} for at in range(3)]
     ... )
     >>> places.delivered(places.only_new(rows))
+    {Queue(topic='t', broker='b', queue_id=0): 3}
     >>> places.only_new(rows).num_rows
     0
     """
@@ -54,9 +61,12 @@ class NextOffsets:
         """Queues were opened: what the sink keeps itself counts before what the engine says."""
         self._next = {**given, **(kept or {})}
 
-    def seek(self, offsets: Mapping[Queue, int]) -> None:
-        """The task wants to go on elsewhere."""
-        self._next.update(offsets)
+    def seek(self, offsets: Mapping[Queue, int]) -> dict[Queue, int]:
+        """Go on elsewhere; return those offsets from which nothing comes by itself any more."""
+        # Where a queue begins that nothing has come of is known to the engine alone.
+        back = {read: at for read, at in offsets.items() if at < self._next.get(read, at + 1)}
+        self._next.update((read, at) for read, at in offsets.items() if read not in back)
+        return back
 
     def reached(self, ends: Mapping[Queue, int]) -> None:
         """Everything before these offsets has been put, or was never there."""
@@ -72,10 +82,13 @@ class NextOffsets:
         kept = sum(part.num_rows for part in parts)
         return rows if kept == rows.num_rows else pa.concat_batches(parts)
 
-    def delivered(self, rows: pa.RecordBatch) -> None:
-        """These rows have been put."""
+    def delivered(self, rows: pa.RecordBatch) -> dict[Queue, int]:
+        """These rows have been put: return the offsets behind them."""
+        ends: dict[Queue, int] = {}
         for read, run in queue_runs(rows):
-            self.reached({read: pc.max(run["offset"]).as_py() + 1})
+            ends[read] = max(pc.max(run["offset"]).as_py() + 1, ends.get(read, 0))
+        self.reached(ends)
+        return ends
 
 
 def sink_terms(config: Config, *, columns: bool = False) -> Terms:
@@ -121,11 +134,11 @@ class DeadLetters:
     --------
     >>> letters = DeadLetters()
     >>> letters.add(1, pa.RecordBatch.from_pylist([{"topic": "dead"}]))
-    >>> letters.count(1), letters.of(1).num_rows, letters.of(2)
-    (1, 1, None)
+    >>> letters.of(1).num_rows, letters.of(2)
+    (1, None)
     >>> letters.flushed(2, None)
-    >>> letters.count(1)
-    0
+    >>> letters.of(1) is None
+    True
     """
 
     def __init__(self) -> None:
@@ -140,10 +153,6 @@ class DeadLetters:
         """Return all letters of a batch so far."""
         kept = self._by_batch.get(batch)
         return pa.concat_batches(kept) if kept else None
-
-    def count(self, batch: int) -> int:
-        """Return how many there are."""
-        return sum(one.num_rows for one in self._by_batch.get(batch, ()))
 
     def flushed(self, batch: int, letters: pa.RecordBatch | None) -> None:
         """A batch is flushed: those before it are committed, and their letters sent."""
@@ -206,7 +215,15 @@ class SinkUnit(RunningUnit):
         self._control = control
         self._life = life
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        #: Requests that wait for the task: it has paused queues, or goes back.
+        self._postponed: list[_Request] = []
         self._places = NextOffsets()
+        #: Records of queues that the task has paused.
+        self._held: dict[Queue, list[pa.RecordBatch]] = {}
+        #: Where queues go on that the task wants to read again; its query begins anew for that.
+        self._back: dict[Queue, int] = {}
+        #: How far queues were put since the last flush.
+        self._unflushed: dict[Queue, int] = {}
         #: Most records, and most bytes of them, that one call of ``put`` gets.
         self._most: tuple[int, int]
         #: The topics that it has read.
@@ -250,6 +267,7 @@ class SinkUnit(RunningUnit):
             )
         self._chain.handling.task_retrying.heard = self._life.waits
         self._context.reporter = lambda record, error: self._chain.report(self._task, record, error)
+        self._context.changed = self.wake
         self._serving = Serving(Path(told.address), self._answer, self._life.break_off)
 
     @property
@@ -274,18 +292,34 @@ class SinkUnit(RunningUnit):
     def work(self) -> None:
         """Do what the engine asks for, one request at a time."""
         while not self._life.stopping.is_set():
-            request = self._requests.get()
+            request, postponed = self._requests.get(), len(self._postponed)
             if request is None:
-                continue
-            header, records, done = request
-            try:
-                answer = self._do(header, records)
-            except RequestRefused as refusal:
-                done.set_exception(refusal)
-            except BaseException as error:
-                told = self._life.masking(f"{self._told.who} failed: {error}")
-                done.set_exception(RequestRefused(told))
-                raise
+                self._look_up()
+            else:
+                self._serve(request)
+            for _ in range(postponed):
+                self._serve(self._postponed.pop(0))
+
+    def _look_up(self) -> None:
+        """Do what the task has asked for in another thread than this."""
+        if self._context.open and not self._life.stopping.is_set():
+            self._seek()
+            self._put_held()
+            self._flush_early()
+
+    def _serve(self, request: _Request) -> None:
+        header, records, done = request
+        try:
+            answer = self._do(header, records)
+        except RequestRefused as refusal:
+            done.set_exception(refusal)
+        except BaseException as error:
+            told = self._life.masking(f"{self._told.who} failed: {error}")
+            done.set_exception(RequestRefused(told))
+            raise
+        else:
+            if answer is None:
+                self._postponed.append(request)
             else:
                 done.set_result(answer)
 
@@ -303,8 +337,9 @@ class SinkUnit(RunningUnit):
             self._refuse_the_rest()
         return done.result()
 
-    def _do(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
-        doing: dict[str, Callable[[dict[str, Any], Any], Answer]] = {
+    def _do(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer | None:
+        """Do what is asked; return nothing where that has to wait."""
+        doing: dict[str, Callable[[dict[str, Any], Any], Answer | None]] = {
             "open": self._open,
             "fence": self._fence,
             "put": self._put,
@@ -317,6 +352,8 @@ class SinkUnit(RunningUnit):
             raise RequestRefused(f"a sink task does not know the request {op!r}")
         if op in {"put", "flush"}:
             self._refuse_late(header)
+            if self._back:
+                return None
         return doing[op](header, records)
 
     def _refuse_late(self, header: dict[str, Any]) -> None:
@@ -340,42 +377,103 @@ class SinkUnit(RunningUnit):
             kept = self._again(self._task.offsets)
         self._flushed = None
         self._letters.clear()
-        self._places.begin(_offsets(header.get("positions", ())), kept)
-        return self._answered({"offsets": None if kept is None else _listed(kept)})
+        self._held.clear()
+        self._unflushed.clear()
+        if self._fenced:
+            # Only a query that begins can go on before the offsets that it had reached.
+            sought = {**self._back, **self._context.take_seeks()}
+            kept = {**(kept or {}), **sought} if sought else kept
+            self._back.clear()
+        self._places.begin(offsets_of(header.get("positions", ())), kept)
+        self._seek()
+        return {"offsets": None if kept is None else listed(kept)}, None
 
     def _fence(self, header: dict[str, Any], _records: object) -> Answer:
         self._newest = max(self._newest, (header["epoch"], 0))
         self._fenced = False
+        # They come again with the batch that was dropped.
+        self._held.clear()
         return {}, None
 
     def _put(self, header: dict[str, Any], records: pa.RecordBatch | None) -> Answer:
-        new = None if records is None else self._places.only_new(records)
-        for part in () if new is None else pieces(new, *self._most):
+        if records is not None:
+            self._deliver(records)
+        ends = _ends(header.get("ranges", ()))
+        self._places.reached({one: end for one, end in ends.items() if one not in self._held})
+        return {}, None
+
+    def _deliver(self, rows: pa.RecordBatch) -> None:
+        """Put what is new of some rows, and keep what the task does not want now."""
+        for part in pieces(rows, *self._most):
+            wanted = self._wanted(self._places.only_new(part))
+            if not wanted.num_rows:
+                continue
             with self.in_call("put()"):
-                self._chain.deliver(part, self._task)
-            self._places.delivered(part)
-        self._places.reached(_ends(header.get("ranges", ())))
-        self._letters.add(header["batch"], self._chain.take_letters())
-        return self._answered({"letters": self._letters.count(header["batch"])})
+                self._chain.deliver(wanted, self._task)
+            self._unflushed |= self._places.delivered(wanted)
+            self._letters.add(self._newest[1], self._chain.take_letters())
+            self._seek()
+            self._flush_early()
+
+    def _wanted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return those of some rows that the task takes now; keep the others until it does."""
+        unwanted = self._context.paused.union(self._held, self._back)
+        if not unwanted:
+            return rows
+        wanted = [rows.slice(0, 0)]
+        for read, run in queue_runs(rows):
+            if read not in unwanted:
+                wanted.append(run)
+            elif read not in self._back:
+                self._held.setdefault(read, []).append(run)
+        return pa.concat_batches(wanted)
+
+    def _put_held(self) -> None:
+        """Put the records of queues that the task has taken up again."""
+        for read in [one for one in self._held if one not in self._context.paused]:
+            for run in self._held.pop(read):
+                self._deliver(run)
+
+    def _seek(self) -> None:
+        """Go on where the task wants to; its query begins anew where that is behind."""
+        back = self._places.seek(self._context.take_seeks())
+        if back and not self._back:
+            self._control.tell(SeekAsked())
+        self._back |= back
+
+    def _flush_early(self) -> None:
+        """Flush what was put, if the task asks for it; what is to be a dead letter waits."""
+        asked = self._context.commit_asked
+        if asked.is_set() and self._unflushed and not self._letters.of(self._newest[1]):
+            self._call_flush(dict(self._unflushed))
+
+    def _call_flush(self, offsets: dict[Queue, int]) -> None:
+        self._context.commit_asked.clear()
+        with self.in_call("flush()"):
+            self._again(lambda: self._task.flush(offsets))
+        self._unflushed.clear()
 
     def _give_letters(self, header: dict[str, Any], _records: object) -> Answer:
         return {}, self._letters.of(header["batch"])
 
-    def _flush(self, header: dict[str, Any], _records: object) -> Answer:
-        offsets = _offsets(header["offsets"])
+    def _flush(self, header: dict[str, Any], _records: object) -> Answer | None:
+        self._put_held()
+        paused = ", ".join(sorted(f"{one.topic}@{one.broker}@{one.queue_id}" for one in self._held))
+        self._life.wait_for("pause", f"the task to resume {paused}" if paused else "")
+        if self._held or self._back:
+            return None
+        offsets = offsets_of(header["offsets"])
         asked = (header["batch"], tuple(sorted(offsets.items())))
         if self._flushed is None or self._flushed[0] != asked:
-            with self.in_call("flush()"):
-                self._again(lambda: self._task.flush(offsets))
+            self._call_flush(offsets)
             self._letters.flushed(header["batch"], self._chain.take_letters())
-            count = self._letters.count(header["batch"])
-            answer = self._answered({"offsets": _listed(offsets), "letters": count})
-            self._flushed = asked, answer
+            self._seek()
+            self._flushed = asked, ({"offsets": listed(offsets)}, None)
         return self._flushed[1]
 
     def _close(self, _header: object, _records: object) -> Answer:
         self._close_queues(self._context.open)
-        return self._answered({})
+        return {}, None
 
     def _close_queues(self, queues: frozenset[Queue]) -> None:
         if queues:
@@ -383,13 +481,10 @@ class SinkUnit(RunningUnit):
             with self.in_call("close()"):
                 self._task.close(queues)
 
-    def _answered(self, answer: dict[str, Any]) -> Answer:
-        asked, seeks = self._context.asked()
-        self._places.seek(seeks)
-        return {**answer, **asked}, None
-
     def stop(self) -> None:
         """Close the queues that are open, then call ``stop``."""
+        for request in self._postponed:
+            self._requests.put(request)
         self._refuse_the_rest()
         try:
             if not self._life.failed:
@@ -415,13 +510,5 @@ class SinkUnit(RunningUnit):
         return self._chain.handling.counters.statistics().metrics()
 
 
-def _offsets(listed: Iterable[tuple[str, str, int, int]]) -> dict[Queue, int]:
-    return {Queue(topic, broker, number): offset for topic, broker, number, offset in listed}
-
-
 def _ends(listed: Iterable[tuple[str, str, int, int, int]]) -> dict[Queue, int]:
     return {Queue(topic, broker, number): end for topic, broker, number, _, end in listed}
-
-
-def _listed(offsets: Any) -> list[list[Any]]:
-    return [[*where, offset] for where, offset in offsets.items()]

@@ -455,7 +455,8 @@ class SourceUnit(RunningUnit):
                 wait = header.get("wait_ms", 0) / 1000
                 found = self._ahead.await_topics(wait)
                 topics = {topic: self._topics.get(topic) for topic in found or ()}
-                return {"ready": found is not None, "topics": topics, **self._standing()}, None
+                more = self._ahead.records
+                return {"ready": found is not None, "topics": topics, "more": more}, None
             case "in_engine":
                 return {"work": self._in_engine}, None
             case "counters":
@@ -487,8 +488,4 @@ class SourceUnit(RunningUnit):
         except LateRequestError as error:
             raise RequestRefused(str(error)) from None
         rows = given.rows()
-        answer = {"count": rows.num_rows, "positions": given.positions(), **self._standing()}
-        return answer, rows
-
-    def _standing(self) -> dict[str, Any]:
-        return {"more": self._ahead.records, "more_bytes": self._ahead.bytes}
+        return {"positions": given.positions()}, rows

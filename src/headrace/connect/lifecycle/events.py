@@ -164,6 +164,10 @@ class ReconfigureAsked(msgspec.Struct, frozen=True, tag=True):
     """``request_task_reconfiguration()`` was called."""
 
 
+class SeekAsked(msgspec.Struct, frozen=True, tag=True):
+    """``context.offset()`` was called with an offset behind: the task's query begins anew there."""
+
+
 class OutsideChanged(msgspec.Struct, frozen=True, tag=True):
     """A value that the config takes from outside is another one, and a restart is wanted then."""
 
@@ -213,6 +217,7 @@ HostEvent = (
     | StopRaised
     | Exited
     | ReconfigureAsked
+    | SeekAsked
     | OutsideChanged
     | Unhealthy
     | Healthy

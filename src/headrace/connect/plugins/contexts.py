@@ -133,7 +133,11 @@ class SinkTaskContext(_TaskContext):
 
     @abstractmethod
     def offset(self, queue: Queue, next_offset: int) -> None:
-        """Go on with this offset of a queue, in place of the next one."""
+        """Go on with this offset of a queue, in place of the next one.
+
+        Records before it are left out.  Where it lies behind, the batch under way is dropped, and
+        the queues are closed and opened again; it wins over what ``offsets()`` of the task says.
+        """
 
     def offsets(self, positions: Mapping[Queue, int]) -> None:
         """Go on with these offsets."""
@@ -142,7 +146,10 @@ class SinkTaskContext(_TaskContext):
 
     @abstractmethod
     def pause(self, *queues: Queue) -> None:
-        """Deliver no more records of these queues until :meth:`resume`."""
+        """Deliver no more records of these queues until :meth:`resume`.
+
+        The batch that has some of them ends, and the next one begins, only after that.
+        """
 
     @abstractmethod
     def resume(self, *queues: Queue) -> None:
@@ -150,7 +157,10 @@ class SinkTaskContext(_TaskContext):
 
     @abstractmethod
     def request_commit(self) -> None:
-        """Ask for ``flush`` and a commit soon, before they would come by themselves."""
+        """Ask for ``flush`` as soon as the present ``put`` is over, and not only for the batch.
+
+        The commit comes with the batch.
+        """
 
     @abstractmethod
     def report(self, record: SinkRecord, error: BaseException) -> None:

@@ -35,6 +35,7 @@ from headrace.connect.lifecycle import (
     RecordState,
     Refuse,
     Release,
+    SeekAsked,
     Start,
     Started,
     StopAsked,
@@ -379,7 +380,7 @@ class UnitCopy:
                 self.errors = event.counts
             case ReconfigureAsked() | OutsideChanged() | TopicTouched():
                 self._owner.heard(self, event)
-            case Listens():
+            case Listens() | SeekAsked():
                 pass  # the data plane has heard it
             case _:
                 if isinstance(event, Started):

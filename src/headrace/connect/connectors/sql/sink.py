@@ -483,8 +483,7 @@ class SqlSinkConnector(SinkConnector):
         """Set the offsets that the database keeps."""
         if not config["exactly.once"]:
             return False
-        # Asked of a connector that was made for this question alone, and has no context.
-        name = config["offsets.name"] or config.texts.get("name") or self.context.connector
+        name = config["offsets.name"] or config["name"]
         with closing(self.database(config)) as database:
             table = OffsetTable(database, table_name(config["offsets.table"], ""), name, "", 0)
             with database.transaction():
