@@ -234,7 +234,6 @@ class AskTasks(msgspec.Struct, frozen=True, tag=True):
     """Call ``task_configs()`` of a connector that runs."""
 
     request: int
-    most: int
 
 
 HostCommand = Told | Stop | Pause | Level | AskTasks

@@ -99,7 +99,7 @@ class FakeHost:
         self.story.append("paused" if paused else "resumed")
         self.paused = paused
 
-    async def task_configs(self, most: int) -> PluginAnswer | None:
+    async def task_configs(self) -> PluginAnswer | None:
         self.story.append("task_configs")
         word = self.spec.config.get("chaos.task_configs", "")
         if word == "hang":
@@ -112,7 +112,7 @@ class FakeHost:
             return PluginAnswer(failure=Cause("ChaosError: task_configs was told to raise"))
         if word == "junk":
             return PluginAnswer(value={"not": ["what", "was", "asked"]})
-        return PluginAnswer(value=self._launcher.tasks_told(self.spec, most))
+        return PluginAnswer(value=self._launcher.tasks_told(self.spec))
 
     async def cancel(self) -> None:
         self.story.append("cancelled")
@@ -327,11 +327,12 @@ class FakeLauncher:
         assert call.what == "alter_offsets"
         return PluginAnswer(value=True)
 
-    def tasks_told(self, spec: HostSpec, most: int) -> list[dict[str, str]]:
+    def tasks_told(self, spec: HostSpec) -> list[dict[str, str]]:
         """What a connector says that its tasks are to do."""
         name = spec.config["connector.class"]
         plugin = next(one for one in self.fakes if name in {one.class_name, *one.aliases})
-        count = self.tasks_of.get(spec.connector, 1 if plugin.single else most)
+        most = 1 if plugin.single else int(spec.config.get("tasks.max", "1"))
+        count = self.tasks_of.get(spec.connector, most)
         return [{"task.share": f"{n}/{count}"} for n in range(count)]
 
 

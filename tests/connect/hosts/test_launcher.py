@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -460,18 +461,46 @@ async def test_a_connector_that_runs_is_asked_for_its_tasks_and_started_once(
 ) -> None:
     trace = tmp_path / "trace"
     async with launcher_in(tmp_path) as launcher:
-        host, heard = await launched(launcher, task=None, trace=str(trace))
+        host, heard = await launched(launcher, task=None, trace=str(trace), max_tasks="3")
         await heard.first(Started)
-        for most in (3, 1):
-            answer = await host.task_configs(most)
+        for _again in range(2):
+            answer = await host.task_configs()
             assert answer is not None
-            assert [one["chaos.task"] for one in answer.value] == [str(n) for n in range(most)]
+            assert [one["chaos.task"] for one in answer.value] == ["0", "1", "2"]
         assert launcher.statistics().hosts == 1
         host.ask_stop()
         await heard.first(Stopped)
         await heard.end()
-        assert await host.task_configs(1) is None
+        assert await host.task_configs() is None
     assert calls_in(trace) == ["start", "task_configs", "task_configs", "stop"]
+
+
+@on_loop
+async def test_a_connector_with_two_numbers_of_tasks_fails_and_names_both_keys(
+    tmp_path: Path,
+) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        _, heard = await launched(launcher, task=None, tasks_max="2", max_tasks="3")
+        summary = (await heard.first(Failed)).cause.summary
+        assert "The keys tasks.max and max.tasks mean the same and disagree" in summary
+
+
+@on_loop
+async def test_a_host_that_says_what_nobody_can_read_is_ended_with_its_words(
+    tmp_path: Path,
+) -> None:
+    async with launcher_in(tmp_path) as launcher:
+        host, heard = await launched(launcher)
+        await heard.first(Started)
+        ours, theirs = socket.socketpair()
+        # As if it came through the channel that the host has.
+        await asyncio.get_running_loop().create_connection(lambda: host, sock=ours)
+        theirs.sendall(b'{"type":"Sung","song":"la"}\n')
+        summary = (await heard.first(Failed)).cause.summary
+        assert 'its host is of another version than the worker: b\'{"type":"Sung"' in summary
+        await heard.end()
+        assert heard.kinds() == ["Started", "Failed", "Exited"]
+        theirs.close()
 
 
 @pytest.mark.requirement(46)
@@ -483,7 +512,7 @@ async def test_a_connector_that_cannot_say_its_tasks_gives_the_cause_and_lives_o
         wrong: Any = {"chaos.connector.task_configs": "raise: no"}
         host, heard = await launched(launcher, task=None, **wrong)
         await heard.first(Started)
-        answer = await host.task_configs(1)
+        answer = await host.task_configs()
         assert answer is not None
         assert answer.failure is not None
         assert "failed in task_configs(): ChaosError: no" in answer.failure.summary
@@ -499,7 +528,7 @@ async def test_a_question_for_tasks_is_over_when_the_connector_is_gone(
         wrong: Any = {"chaos.connector.task_configs": how}
         host, heard = await launched(launcher, task=None, **wrong)
         await heard.first(Started)
-        asked = asyncio.create_task(host.task_configs(1))
+        asked = asyncio.create_task(host.task_configs())
         if how == "hang-hard":
             await asyncio.wait([asked], timeout=0.2)
             assert not asked.done()

@@ -124,7 +124,7 @@ async def test_a_connector_says_what_its_tasks_are_when_it_can(tmp_path: Path) -
     async with launcher_in(tmp_path) as launcher:
         host, heard = await launched(launcher, role="sink", task=None, **peer.texts("FickleSink"))
         await heard.first(Started)
-        asking = asyncio.create_task(host.task_configs(3))
+        asking = asyncio.create_task(host.task_configs())
         await await_that(lambda: "nobody answers tasks" in host.waits_for)
         await comes_back(peer, heard, "tasks")
         answer = await asking

@@ -52,7 +52,7 @@ async def tasks_of(launcher: ProcessLauncher, config: dict[str, str]) -> PluginA
     texts: Any = {name.replace(".", "_"): text for name, text in config.items()}
     host, heard = await launched(launcher, role="sink", task=None, **texts)
     await heard.first(Started)
-    answer = await host.task_configs(1)
+    answer = await host.task_configs()
     assert answer is not None
     return answer
 

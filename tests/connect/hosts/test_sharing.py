@@ -62,10 +62,10 @@ async def test_connectors_of_a_class_live_in_one_process_each_in_a_thread_of_its
     trace = tmp_path / "trace"
     async with launcher_in(tmp_path) as launcher:
         (a, heard_a), (b, heard_b), (c, heard_c) = await started(
-            launcher, "a", "b", "c", trace=str(trace)
+            launcher, "a", "b", "c", trace=str(trace), tasks_max="2"
         )
         assert len({one.pid for one in (a, b, c)}) == launcher.statistics().hosts == 1
-        answers = await asyncio.gather(*(one.task_configs(2) for one in (a, b, c)))
+        answers = await asyncio.gather(*(one.task_configs() for one in (a, b, c)))
         assert [len(one.value) for one in answers if isinstance(one, PluginAnswer)] == [2, 2, 2]
         a.ask_stop()
         assert (await heard_a.end()).status == 0
@@ -112,7 +112,7 @@ async def test_one_that_fails_ends_and_the_others_go_on(tmp_path: Path, how: str
         # It comes back beside the others.
         ((again, _),) = await started(launcher, "b", generation=2)
         assert again.pid == a.pid
-        answer = await a.task_configs(1)
+        answer = await a.task_configs()
         assert answer is not None
         assert answer.failure is None
         assert heard_a.kinds() == ["Started"]
@@ -171,7 +171,7 @@ async def test_a_crash_is_told_of_all(tmp_path: Path, how: str, why: str) -> Non
     async with launcher_in(tmp_path) as launcher:
         ((a, heard_a),) = await started(launcher, "a")
         ((b, heard_b),) = await started(launcher, "b", **{"chaos.connector.task_configs": how})
-        assert await b.task_configs(1) is None
+        assert await b.task_configs() is None
         for name, heard in (("a", heard_a), ("b", heard_b)):
             summary = await told(heard)
             assert summary.startswith(f"connector '{name}' failed: the host that it shares with")
@@ -198,7 +198,7 @@ async def test_memory_of_a_shared_host_is_bounded_as_a_whole(tmp_path: Path) -> 
         ((_, heard_a),) = await started(launcher, "a", memory_mb=300)
         config = {"chaos.connector.task_configs": "leak: 400; slow: 60"}
         ((b, _),) = await started(launcher, "b", memory_mb=300, **config)
-        assert await b.task_configs(1) is None
+        assert await b.task_configs() is None
         assert "MB of memory, more than it may" in await told(heard_a)
 
 

@@ -35,6 +35,13 @@ def test_right_config_has_no_errors(catalog: Catalog, texts: dict[str, str]) -> 
     assert (answer["error_count"], errors(answer), answer["warnings"]) == (0, {}, [])
 
 
+def test_two_names_of_a_key_that_disagree_are_both_named(catalog: Catalog) -> None:
+    answer = validate(catalog, "numbers-source", SOURCE | {"tasks.max": "1", "max.tasks": "2"})
+    assert answer["error_count"] == 1
+    (problem,) = errors(answer)["tasks.max"]
+    assert "The keys tasks.max and max.tasks mean the same and disagree" in problem
+
+
 def test_answer_has_kafka_connects_shape(catalog: Catalog) -> None:
     answer = validate(catalog, "numbers-source", SOURCE | {"first": "3"})
     assert answer["name"] == "tests.connect.plugins.samples.NumbersSourceConnector"

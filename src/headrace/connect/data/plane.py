@@ -245,9 +245,8 @@ class QueryTask:
         """What it waits for outside, as it said last; empty: nothing."""
         return self._host_waits
 
-    async def task_configs(self, most: int) -> PluginAnswer | None:
+    async def task_configs(self) -> PluginAnswer | None:
         """Return nothing: a task has no tasks."""
-        del most
         return None
 
     async def cancel(self) -> None:

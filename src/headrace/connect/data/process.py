@@ -130,6 +130,8 @@ class EngineProcess(WorkerEnd):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note that the process says nothing more; end one that said what nobody can read."""
+        if isinstance(exc, ValueError):
+            logger.error("the engine is ended, as it is of another version: %s", exc)
         if exc is not None and self._process is not None and self._process.returncode is None:
             self._process.kill()
         assert self._deaf is not None

@@ -131,8 +131,9 @@ class ConnectorUnit(RunningUnit):
     def _tell_tasks(self, question: AskTasks) -> None:
         try:
             with self.in_call("task_configs()"):
-                found = self._retrying.call(lambda: self._connector.task_configs(question.most))
                 config = self._connector.context.config
+                most = config["tasks.max"]
+                found = self._retrying.call(lambda: self._connector.task_configs(most))
                 value = [_texts(one, config, self._outside) for one in found]
         except BaseException as error:  # noqa: BLE001 - plugin code may raise anything
             traceback.print_exc()

@@ -148,12 +148,12 @@ class HostedUnit(WorkerEnd):
         if self._begun:
             self.tell(Level(logger, level))
 
-    async def task_configs(self, most: int) -> PluginAnswer | None:
+    async def task_configs(self) -> PluginAnswer | None:
         """Ask a connector that runs for its tasks; None: it ended before it answered."""
         number = next(self._numbers)
         answer = self._asked[number] = self._loop.create_future()
         try:
-            self.tell(AskTasks(number, most))
+            self.tell(AskTasks(number))
             waited: list[asyncio.Future[Any]] = [answer, self.gone]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             return answer.result() if answer.done() else None
@@ -174,8 +174,12 @@ class HostedUnit(WorkerEnd):
     # What the host says.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is left at the other end."""
-        del exc
+        """Nobody is left at the other end, or somebody of another version is, who is ended."""
+        if isinstance(exc, ValueError) and not self._told_end:
+            self._told_end = True
+            why = f"{self.who} is ended, as its host is of another version than the worker: {exc}"
+            self._listener(Failed(Cause(why)))
+            self.kill()
         if not self.deaf.done():
             self.deaf.set_result(None)
 

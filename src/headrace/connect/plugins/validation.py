@@ -104,7 +104,8 @@ def validate(catalog: Catalog, name: str, texts: Mapping[str, str]) -> dict[str,
     unknown = {name for section in sections for name in section.unknown()}
     mentioned = {one.key for one in problems}
     warnings = [f"Nobody knows the key {one}." for one in sorted(unknown - mentioned)]
-    return answer(plugin.class_name, sections, problems, warnings, catalog)
+    # What two names of a key say is found both before and while it is read.
+    return answer(plugin.class_name, sections, list(dict.fromkeys(problems)), warnings, catalog)
 
 
 def _exactness_problems(

@@ -109,7 +109,7 @@ class Host(Protocol):
     def waits_for(self) -> str:
         """What it waits for outside, as it said last; empty: nothing."""
 
-    async def task_configs(self, most: int) -> PluginAnswer | None:
+    async def task_configs(self) -> PluginAnswer | None:
         """Ask a connector that runs what its tasks are to do; None: it ended before it answered.
 
         The value is a list of ``{key: text}``.

@@ -23,11 +23,11 @@ from headrace.connect.log import (
 )
 from headrace.connect.naming import UnitId
 from headrace.connect.worker.following import new_request
-from headrace.connect.worker.settings import WorkerSettings, most_tasks
 from headrace.errors import HeadraceError, MessageTooLargeError
 
 if TYPE_CHECKING:
     from headrace.connect.worker.launching import Host, Launcher, UnitCopy
+    from headrace.connect.worker.settings import WorkerSettings
 
 
 logger = logging.getLogger(__name__)
@@ -335,7 +335,7 @@ class TaskReconfiguration:
         self, host: Host, entry: ConnectorEntry
     ) -> list[dict[str, str]] | Cause | None:
         about = f"task_configs() of connector '{entry.name}'"
-        asking = asyncio.ensure_future(host.task_configs(most_tasks(entry.config)))
+        asking = asyncio.ensure_future(host.task_configs())
         try:
             while not (await asyncio.wait([asking], timeout=self._patience))[0]:
                 # What waits for something outside says so, and has its own patience.

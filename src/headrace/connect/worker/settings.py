@@ -233,15 +233,3 @@ def limits_of(config: Mapping[str, str], settings: WorkerSettings) -> UnitTimeou
 def memory_of(config: Mapping[str, str], settings: WorkerSettings) -> int | None:
     """Return the memory limit of a connector's units, in MB; None: no limit."""
     return COMMON.value(MEMORY_KEY, config) or settings.memory_mb
-
-
-def most_tasks(config: Mapping[str, str]) -> int:
-    """Return how many tasks a connector may have.
-
-    Examples
-    --------
-    >>> most_tasks({"tasks.max": "3"}), most_tasks({})
-    (3, 1)
-    """
-    most: int = COMMON.value("tasks.max", config)
-    return most

@@ -45,7 +45,7 @@ def test_rows_of_a_killed_source_come_once(tmp_path: Path, dsn: str, db: Connect
                 launcher, name="shop", task=None, connector_class=SOURCE, **texts
             )
             await heard.first(Started)
-            answer = await connector.task_configs(4)
+            answer = await connector.task_configs()
             assert answer is not None
             assert answer.failure is None
             (share,) = answer.value
