@@ -433,6 +433,24 @@ def test_a_failed_task_is_started_again_by_itself_with_growing_pauses_up_to_a_ca
     asyncio.run(scenario())
 
 
+def test_a_connector_that_failed_by_the_doing_of_another_is_started_again_once() -> None:
+    async def scenario() -> None:
+        launcher = FakeLauncher()
+        async with started(launcher) as connect:
+            await connect.create("a", config_of(CHAOS, restart_pause_ms="20 ms"))
+            for by_another in (True, False):
+                await until_running(connect, "a")
+                host = launcher.of("a", None)[-1]
+                host.tell(Failed(Cause("its host was ended"), by_another=by_another))
+                host.die(1)
+                await eventually(lambda: state_of(connect, "a") == "FAILED")
+            await asyncio.sleep(0.2)
+            assert state_of(connect, "a") == "FAILED"
+            assert len(launcher.of("a", None)) == 2
+
+    asyncio.run(scenario())
+
+
 def test_a_connector_whose_value_from_outside_changed_is_started_again_with_its_tasks() -> None:
     async def scenario() -> None:
         launcher = FakeLauncher()

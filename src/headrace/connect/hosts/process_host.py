@@ -200,14 +200,14 @@ class HostedUnit(WorkerEnd):
                     self.waits_for = event.what
                 self._listener(event)
 
-    def _take_leave(self, exited: Exited, cause: Cause | None) -> None:
+    def _take_leave(self, exited: Exited, failed: Failed | None) -> None:
         """Emit the last event: nothing is left of it."""
         if self._channel is not None:
             self._channel.close()
         if not self.forked.done():
             self.forked.set_result(0)
-        if cause is not None:
-            self._listener(Failed(cause))
+        if failed is not None:
+            self._listener(failed)
         if not self.answer.done():
             self.answer.cancel()
         self.gone.set_result(None)
@@ -315,7 +315,8 @@ class ProcessHost(HostedUnit):
         os.close(self._keeper.handle)
         status = self._last.status
         expected = self._told_end or self._kill_asked
-        self._take_leave(self._exited(status), None if expected else self._unasked_end(status))
+        failed = None if expected else Failed(self._unasked_end(status))
+        self._take_leave(self._exited(status), failed)
 
     def _exited(self, status: int | None) -> Exited:
         code = None if status is None else os.waitstatus_to_exitcode(status)
@@ -367,7 +368,7 @@ class SharedHost(ProcessHost):
         self._units: list[SharedUnit] = []
         self._closing = False
         #: Why it has ended, where nobody wanted that, or for whom it had to.
-        self._cause: Cause | None = None
+        self._failed: Failed | None = None
         self._culprit: SharedUnit | None = None
 
     @property
@@ -431,19 +432,19 @@ class SharedHost(ProcessHost):
         if isinstance(event, Started):
             self.opened.set_result(None)
         elif isinstance(event, Failed):
-            self._cause = event.cause
+            self._failed = event
         elif isinstance(event, Exited):
             if self._door is not None:
                 self._door.close()
             if not self.opened.done():
                 self.opened.set_result(None)
-            if self._cause is None and self._culprit is not None:
+            if self._failed is None and self._culprit is not None:
                 why = f"{self.who} was ended, as {self._culprit.who} did not stop"
-                self._cause = Cause(why, end_of_log(self.log))
+                self._failed = Failed(Cause(why, end_of_log(self.log)), by_another=True)
             units, self._units = self._units, []
             for unit in units:
                 # What it said last comes before its end.
-                unit.deaf.add_done_callback(partial(unit.lose, event, self._cause))
+                unit.deaf.add_done_callback(partial(unit.lose, event, self._failed))
 
 
 class SharedUnit(HostedUnit):
@@ -481,18 +482,18 @@ class SharedUnit(HostedUnit):
         """
         self._take_leave(Exited(status=self._status or 0), None)
 
-    def lose(self, exited: Exited, cause: Cause | None, _: object) -> None:
+    def lose(self, exited: Exited, failed: Failed | None, _: object) -> None:
         """Emit the last event: it is gone with its host.
 
         Caller: SharedHost.
         """
         if self._left:
             self.go()
-        elif cause is None or self._kill_asked or self._status is not None:
+        elif failed is None or self._kill_asked or self._status is not None:
             self._take_leave(exited, None)
         else:
-            told = Cause(f"{self.who} failed: {cause.summary}", cause.trace)
-            self._take_leave(exited, told)
+            told = Cause(f"{self.who} failed: {failed.cause.summary}", failed.cause.trace)
+            self._take_leave(exited, Failed(told, failed.by_another))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Its thread has ended, if it has said so; else its host has, which says so itself."""

@@ -69,6 +69,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     """The user's code raised, or declared itself failed; the process may still live."""
 
     cause: Cause
+    #: Whether that is the doing of another unit, which shared its process.
+    by_another: bool = False
 
 
 class StopAsked(msgspec.Struct, frozen=True, tag=True):

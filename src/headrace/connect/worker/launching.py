@@ -286,6 +286,8 @@ class UnitCopy:
         self._asked_stop = self._killed = False
         #: Why it has failed, or what it waits for, as the log says.
         self._said = ""
+        #: Whether it has failed by the doing of another unit.
+        self.by_another = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -385,6 +387,8 @@ class UnitCopy:
             case _:
                 if isinstance(event, Started):
                     self.address = event.address
+                elif isinstance(event, Failed):
+                    self.by_another = event.by_another
                 self.handle(event)
 
     def _ask_stop(self) -> None:

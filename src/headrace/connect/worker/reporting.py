@@ -76,7 +76,7 @@ def pauses(config: Mapping[str, str], attempt: int) -> timedelta | None:
 
 
 class AutoRestarts:
-    """Restarts of failed units whose config asks for it, with growing pauses.
+    """Restarts of failed units: of those whose config asks for it, and of those that did nothing.
 
     Parameters
     ----------
@@ -86,6 +86,8 @@ class AutoRestarts:
 
     def __init__(self, restart: Callable[[UnitId], None]) -> None:
         self._restart = restart
+        #: Units that have failed by the doing of others.
+        self._owed: dict[tuple[str, int | None], UnitId] = {}
         self._attempts: dict[tuple[str, int | None], int] = {}
         self._timers: dict[tuple[str, int | None], tuple[UnitId, asyncio.TimerHandle]] = {}
 
@@ -100,14 +102,20 @@ class AutoRestarts:
             return None
         return max(0.0, waiting[1].when() - asyncio.get_running_loop().time())
 
+    def owe(self, unit: UnitId) -> None:
+        """Restart a unit once whatever its config says, as it has failed by another's doing."""
+        self._owed[unit.connector, unit.task] = unit
+
     def consider(self, unit: UnitId, config: Mapping[str, str]) -> None:
-        """Restart a failed unit after a pause, if its config says so."""
+        """Restart a failed unit after a pause, if its config says so, or if it is owed that."""
         key = (unit.connector, unit.task)
         waiting = self._timers.get(key)
         if waiting is not None and waiting[0] == unit:
             return
         self.forget(unit)
         pause = pauses(config, self._attempts.get(key, 0))
+        if pause is None and self._owed.get(key) == unit:
+            pause = COMMON.value("restart.pause.ms", config)
         if pause is not None:
             loop = asyncio.get_running_loop()
             timer = loop.call_later(pause.total_seconds(), self._fire, unit)
@@ -130,6 +138,7 @@ class AutoRestarts:
             if unit.connector == connector:
                 self.forget(unit)
         self._attempts = {key: n for key, n in self._attempts.items() if key[0] != connector}
+        self._owed = {key: one for key, one in self._owed.items() if key[0] != connector}
 
     def keep_only(self, failed: set[UnitId]) -> None:
         """Take back the restarts of all units but these."""
@@ -140,6 +149,7 @@ class AutoRestarts:
     def _fire(self, unit: UnitId) -> None:
         key = (unit.connector, unit.task)
         self._timers.pop(key, None)
+        self._owed.pop(key, None)
         self._attempts[key] = self._attempts.get(key, 0) + 1
         self._restart(unit)
 

@@ -339,6 +339,8 @@ class Worker:
             self._failures.add(copy.id)
         if state.gone:
             self.restarts.ran(copy.id, copy.ran_for, self._config(copy.id.connector))
+        if copy.by_another:
+            self.restarts.owe(copy.id)
         self._outbox.put(copy, state, self._target(copy.id.connector))
         # A connector that has failed takes its tasks along, whatever the log takes.
         self._passes.wakeup()
