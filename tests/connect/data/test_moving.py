@@ -65,6 +65,9 @@ async def test_lines_move_once_over_the_death_of_a_host_and_of_the_engine(
 
         assert plane.engine.pid is not None
         os.kill(plane.engine.pid, signal.SIGKILL)
+        # It takes long to start again: what tasks wait for is told before.
+        await until(lambda: waits_for(again).startswith("a new engine"))
+        await until(lambda: waits_for(writing).startswith("a new engine"))
         with file.open("a") as more:
             more.writelines(f"{line}\n" for line in lines[2 * LINES :])
         await until(lambda: len(written(tmp_path)) >= 3 * LINES)

@@ -391,6 +391,8 @@ class DataPlane:
     def _engine_lost(self) -> None:
         logger.warning("the engine died; queries of %d tasks begin anew", len(self._running))
         for task in self._running.values():
+            # Spark takes its time to start.
+            task.waits("a new engine: the process of the last one has ended")
             self.spawn(task.begin_again())
 
     # The store of positions.
