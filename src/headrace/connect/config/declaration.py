@@ -154,8 +154,7 @@ class ConfigKey:
         """
         value = self.kind.parse(text)
         if self.valid is not None and not self.valid.allows(value):
-            message = f"it must be {self.valid.words}"
-            raise ValueError(message)
+            raise ValueError(f"it must be {self.valid.words}")
         return value
 
     def write(self, value: Any) -> str | None:
@@ -208,8 +207,7 @@ def key(
     ValueError: it must be from 1 to 65535
     """
     if required and default is not None:
-        message = f"The key {name} is required and has a default: leave one of both out."
-        raise TypeError(message)
+        raise TypeError(f"The key {name} is required and has a default: leave one of both out.")
     kind_of(kind)
     # Times and sizes below nothing make sense only where somebody says so.
     if valid is None and kind in {timedelta, Size}:
@@ -242,8 +240,7 @@ class ConfigDeclaration:
         self.by_name: dict[str, ConfigKey] = {}
         for one in keys:
             if one.name in self.by_name:
-                message = f"The config key {one.name} is declared twice."
-                raise TypeError(message)
+                raise TypeError(f"The config key {one.name} is declared twice.")
             self.by_name[one.name] = one
 
     def __iter__(self) -> Iterator[ConfigKey]:
@@ -261,10 +258,6 @@ class ConfigDeclaration:
     def __or__(self, other: ConfigDeclaration) -> ConfigDeclaration:
         """Join two declarations; a key of the right side wins over its namesake."""
         return ConfigDeclaration((self.by_name | other.by_name).values())
-
-    def without(self, *names: str) -> ConfigDeclaration:
-        """Return a declaration that lacks these keys."""
-        return ConfigDeclaration(one for one in self if one.name not in names)
 
     def parse(self, texts: Mapping[str, str], written: Mapping[str, str] | None = None) -> Config:
         """Read a config.
@@ -321,18 +314,17 @@ class ConfigDeclaration:
         given = [name for name in (one.name, *one.aliases) if name in texts]
         if not given:
             if one.required:
-                message = f"The key {one.name} is missing: {one.doc}"
-                raise ValueError(message)
+                raise ValueError(f"The key {one.name} is missing: {one.doc}")
             return one.default
         if len({texts[name] for name in given}) > 1:
-            message = f"The keys {' and '.join(given)} mean the same and disagree: leave one out."
-            raise ValueError(message)
+            raise ValueError(
+                f"The keys {' and '.join(given)} mean the same and disagree: leave one out."
+            )
         try:
             return one.parse(texts[given[0]])
         except ValueError as error:
             shown = MASK if one.secret else repr(written.get(given[0], MASK))
-            message = f"The key {given[0]} is {shown}: {error}. {one.doc}"
-            raise ValueError(message) from None
+            raise ValueError(f"The key {given[0]} is {shown}: {error}. {one.doc}") from None
 
     def unknown(self, texts: Mapping[str, str]) -> list[str]:
         """Return the names that nobody declared."""

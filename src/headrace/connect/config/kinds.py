@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,115 +17,20 @@ from headrace.durations import GRAMMAR, parse_duration, parse_size
 # Checks of values: ranges, choices, shapes.
 
 
-class Check(ABC):
-    """Decides whether a value may stand, and says what may."""
-
-    @property
-    @abstractmethod
-    def words(self) -> str:
-        """What a value must be, as the rest of "it must be ..."."""
-
-    @abstractmethod
-    def allows(self, value: Any) -> bool:
-        """Whether the value may stand."""
-
-    @property
-    def choices(self) -> Sequence[Any]:
-        """All values that may stand, where they can be listed."""
-        return ()
-
-
 @dataclass(frozen=True, slots=True)
-class _Range(Check):
-    low: Any
-    high: Any
+class Check:
+    """Decides whether a value may stand, and says what may.
 
-    @property
-    def words(self) -> str:
-        if self.high is None:
-            return f"at least {_shown(self.low)}"
-        if self.low is None:
-            return f"at most {_shown(self.high)}"
-        return f"from {_shown(self.low)} to {_shown(self.high)}"
+    >>> Check("even", lambda value: value % 2 == 0).allows(3)
+    False
+    """
 
-    def allows(self, value: Any) -> bool:
-        above = self.low is None or value >= self.low
-        return bool(above and (self.high is None or value <= self.high))
-
-
-@dataclass(frozen=True, slots=True)
-class _OneOf(Check):
-    values: tuple[Any, ...]
-    ignore_case: bool
-
-    @property
-    def words(self) -> str:
-        *most, last = map(str, self.values)
-        return f"{', '.join(most)} or {last}" if most else last
-
-    @property
-    def choices(self) -> Sequence[Any]:
-        return self.values
-
-    def allows(self, value: Any) -> bool:
-        if self.ignore_case:
-            return str(value).lower() in {str(one).lower() for one in self.values}
-        return value in self.values
-
-
-@dataclass(frozen=True, slots=True)
-class _Matching(Check):
-    pattern: str
-    meaning: str
-
-    @property
-    def words(self) -> str:
-        return self.meaning or f"of the shape {self.pattern}"
-
-    def allows(self, value: Any) -> bool:
-        return re.fullmatch(self.pattern, str(value)) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class _NotEmpty(Check):
-    words: str = "not empty"
-
-    def allows(self, value: Any) -> bool:
-        return bool(value.strip() if isinstance(value, str) else value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Each(Check):
-    check: Check
-
-    @property
-    def words(self) -> str:
-        return f"a list of which each is {self.check.words}"
-
-    @property
-    def choices(self) -> Sequence[Any]:
-        return self.check.choices
-
-    def allows(self, value: Any) -> bool:
-        return all(self.check.allows(one) for one in value)
-
-
-@dataclass(frozen=True, slots=True)
-class _AllOf(Check):
-    checks: tuple[Check, ...]
-
-    @property
-    def words(self) -> str:
-        return " and ".join(check.words for check in self.checks)
-
-    def allows(self, value: Any) -> bool:
-        return all(check.allows(value) for check in self.checks)
-
-
-def _shown(bound: Any) -> str:
-    if isinstance(bound, timedelta):
-        return f"{bound / timedelta(milliseconds=1):.15g} ms"
-    return str(bound)
+    #: What a value must be, as the rest of "it must be ...".
+    words: str
+    #: Tells whether a value may stand.
+    allows: Callable[[Any], bool]
+    #: All values that may stand, where they can be listed.
+    choices: Sequence[Any] = ()
 
 
 def between(low: Any, high: Any) -> Check:
@@ -135,17 +39,23 @@ def between(low: Any, high: Any) -> Check:
     >>> between(1, 3).allows(3), between(1, 3).words
     (True, 'from 1 to 3')
     """
-    return _Range(low, high)
+    return Check(f"from {_shown(low)} to {_shown(high)}", lambda value: low <= value <= high)
 
 
 def at_least(low: Any) -> Check:
     """Allow values from low on."""
-    return _Range(low, None)
+    return Check(f"at least {_shown(low)}", lambda value: value >= low)
 
 
 def at_most(high: Any) -> Check:
     """Allow values up to high."""
-    return _Range(None, high)
+    return Check(f"at most {_shown(high)}", lambda value: value <= high)
+
+
+def _shown(bound: Any) -> str:
+    if isinstance(bound, timedelta):
+        return f"{bound / timedelta(milliseconds=1):.15g} ms"
+    return str(bound)
 
 
 def one_of(*values: Any, ignore_case: bool = False) -> Check:
@@ -154,7 +64,12 @@ def one_of(*values: Any, ignore_case: bool = False) -> Check:
     >>> one_of("append", "overwrite").words
     'append or overwrite'
     """
-    return _OneOf(values, ignore_case)
+    *most, last = map(str, values)
+    words = f"{', '.join(most)} or {last}" if most else last
+    if not ignore_case:
+        return Check(words, lambda value: value in values, values)
+    lowered = {str(one).lower() for one in values}
+    return Check(words, lambda value: str(value).lower() in lowered, values)
 
 
 def matching(pattern: str, meaning: str = "") -> Check:
@@ -163,22 +78,27 @@ def matching(pattern: str, meaning: str = "") -> Check:
     >>> matching(r"[a-z]+", "lower-case letters").allows("ABC")
     False
     """
-    return _Matching(pattern, meaning)
+    words = meaning or f"of the shape {pattern}"
+    return Check(words, lambda value: re.fullmatch(pattern, str(value)) is not None)
 
 
 def not_empty() -> Check:
     """Allow what holds something."""
-    return _NotEmpty()
+    return Check(
+        "not empty", lambda value: bool(value.strip() if isinstance(value, str) else value)
+    )
 
 
 def each(check: Check) -> Check:
     """Allow lists whose items all pass a check."""
-    return _Each(check)
+    words = f"a list of which each is {check.words}"
+    return Check(words, lambda values: all(map(check.allows, values)), check.choices)
 
 
 def all_of(*checks: Check) -> Check:
     """Allow what passes all these checks."""
-    return _AllOf(checks)
+    words = " and ".join(check.words for check in checks)
+    return Check(words, lambda value: all(check.allows(value) for check in checks))
 
 
 # Secrets: values that nothing prints.
@@ -331,8 +251,7 @@ class ValueKind:
 
 def _integer(text: str) -> int:
     if not re.fullmatch(r"[+-]?\d+", text.strip()):
-        message = "it is no whole number"
-        raise ValueError(message)
+        raise ValueError("it is no whole number")
     return int(text)
 
 
@@ -340,15 +259,13 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        message = "it is no number"
-        raise ValueError(message) from None
+        raise ValueError("it is no number") from None
 
 
 def _boolean(text: str) -> bool:
     lowered = text.strip().lower()
     if lowered not in {"true", "false"}:
-        message = "it is neither true nor false"
-        raise ValueError(message)
+        raise ValueError("it is neither true nor false")
     return lowered == "true"
 
 
@@ -360,8 +277,7 @@ def _duration(text: str) -> timedelta:
     except OverflowError:
         raise ValueError("it is longer than a duration can be") from None
     except ValueError:
-        message = f"a duration is milliseconds, or {GRAMMAR}"
-        raise ValueError(message) from None
+        raise ValueError(f"a duration is milliseconds, or {GRAMMAR}") from None
 
 
 def _write_duration(value: timedelta) -> str:
@@ -372,8 +288,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        message = f"it is no regular expression: {error}"
-        raise ValueError(message) from None
+        raise ValueError(f"it is no regular expression: {error}") from None
 
 
 def _split(text: str) -> list[str]:
@@ -419,8 +334,9 @@ def kind_of(declared: Any) -> ValueKind:
     found = _KINDS.get(get_origin(declared) or declared)
     if found is None:
         names = ", ".join(getattr(one, "__name__", str(one)) for one in _KINDS)
-        message = f"a config key cannot be a {declared!r}: there are {names} and PluginName(...)"
-        raise TypeError(message)
+        raise TypeError(
+            f"a config key cannot be a {declared!r}: there are {names} and PluginName(...)"
+        )
     return found
 
 

@@ -179,8 +179,7 @@ def _why(error: Exception) -> str:
 def _from_environment(name: str) -> str:
     check_variable(name)
     if name not in os.environ:
-        message = f"the worker's environment has no variable {name}"
-        raise LookupError(message)
+        raise LookupError(f"the worker's environment has no variable {name}")
     return os.environ[name]
 
 
@@ -192,8 +191,7 @@ def _from_file(rest: str) -> str:
         return Path(rest).read_text(encoding="utf-8").strip()
     properties = _properties(Path(path).read_text(encoding="utf-8"))
     if name not in properties:
-        message = f"the file {path} has no key {name}"
-        raise LookupError(message)
+        raise LookupError(f"the file {path} has no key {name}")
     return properties[name]
 
 
