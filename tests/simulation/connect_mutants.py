@@ -21,7 +21,7 @@ CONNECT_MUTANTS = (
     Mutant(
         "positions of an attempt that was rolled back count",
         "comes, and",
-        63,
+        90,
         changes=((Ahead, "give", _something_new),),
     ),
     Mutant(
