@@ -290,7 +290,8 @@ _SIMPLE: dict[Type, tuple[type, ...]] = {
     Type.STRING: (str,),
     Type.BYTES: (bytes, bytearray, memoryview),
 }
-_LOGICAL: dict[str, type] = {
+#: What values of logical types are in Python.
+LOGICAL: Mapping[str, type] = {
     DATE_NAME: date,
     TIME_NAME: time,
     TIMESTAMP_NAME: datetime,
@@ -346,7 +347,7 @@ def _check_struct(value: Any, schema: Schema, where: str) -> None:
 
 
 def _fits(value: Any, schema: Schema) -> bool:
-    if (logical := _LOGICAL.get(schema.name or "")) is not None:
+    if (logical := LOGICAL.get(schema.name or "")) is not None:
         # A datetime is a date for Python, and not for a schema.
         return isinstance(value, logical) and (
             logical is not date or not isinstance(value, datetime)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from headrace.connect.converters.json_values import UnfitError, kind_of
 from headrace.connect.converters.protobuf_schemas import TIMESTAMP_MESSAGE, WRAPPERS, is_map
+from headrace.connect.converters.steps import UnfitError, kind_of
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

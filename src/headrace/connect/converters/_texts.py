@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
-from headrace.connect.converters.json_values import UnfitError, kind_of
+from headrace.connect.converters.steps import UnfitError, kind_of
 from headrace.connect.numbers import float_text
 from headrace.connect.schema import Schema, Type
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.connect.config import Config, declare, key
 from headrace.connect.converters.avro_schemas import branch_name, expanded, schema_from_avro
 from headrace.connect.converters.base import Column, Converted, Converter
-from headrace.connect.converters.json_values import UnfitError, kind_of
+from headrace.connect.converters.steps import UnfitError, kind_of
 from headrace.connect.numbers import single
 from headrace.errors import ConnectorConfigError
 from headrace.serdes import AvroSerde, RegisteredSchema, SchemaRegistry, Serde, registered

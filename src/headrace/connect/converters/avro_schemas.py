@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from headrace.connect.converters.json_values import JsonRules, UnfitError, json_reader, json_writer
+from headrace.connect.converters.json_values import JsonRules, json_reader, json_writer
+from headrace.connect.converters.steps import UnfitError
 from headrace.connect.schema import (
     DATE,
     DATE_NAME,

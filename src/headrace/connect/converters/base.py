@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import pyarrow as pa
 
 from headrace.connect.config import Config, ConfigDeclaration, declare
-from headrace.connect.converters.json_values import UnfitError, beginning
+from headrace.connect.converters.steps import UnfitError, beginning
 from headrace.errors import (
     DeserializationError,
     HeadraceError,

@@ -10,19 +10,15 @@ import msgspec
 import pyarrow as pa
 
 from headrace.connect.config import Config, at_least, declare, key, one_of
-from headrace.connect.converters import _json_columns
-from headrace.connect.converters._loose_json import dump, dump_data, load, load_exactly
+from headrace.connect.converters import _loose_json
 from headrace.connect.converters.base import Column, Converted, HeaderConverter
 from headrace.connect.converters.json_values import (
     JsonRules,
-    Step,
-    UnfitError,
-    beginning,
     has_decimal,
     json_reader,
     json_writer,
-    kind_of,
 )
+from headrace.connect.converters.steps import Step, UnfitError, beginning, kind_of
 from headrace.connect.schema import Field, Schema, Type
 
 # Schemas as JSON, in the form that Kafka Connect's JsonConverter writes.
@@ -237,18 +233,18 @@ class JsonConverter(HeaderConverter):
         if last is None or last[0] is not schema:
             self._last = last = (schema, *self._writer(schema))
         _, before, write = last
-        payload = dump_data(write(value))
+        payload = _loose_json.dump_data(write(value))
         return b"%b%b}" % (before, payload) if self._with_schemas else payload
 
     def _write_loose(self, value: Any) -> bytes | None:
         if value is None:
             return None
-        payload = dump(value)
+        payload = _loose_json.dump(value)
         return b'{"schema":null,"payload":%b}' % payload if self._with_schemas else payload
 
     def _make_writer(self, schema: Schema) -> tuple[bytes, Step]:
         write = json_writer(schema, self._rules)
-        told = dump_data(schema_to_json(schema, self._rules))
+        told = _loose_json.dump_data(schema_to_json(schema, self._rules))
         return b'{"schema":%b,"payload":' % told, write
 
     def read(self, topic: str, body: bytes | None) -> Converted:
@@ -256,32 +252,32 @@ class JsonConverter(HeaderConverter):
         if body is None:
             return _NOTHING
         if not self._with_schemas:
-            return Converted(None, load(body) if body.strip() else None)
+            return Converted(None, _loose_json.load(body) if body.strip() else None)
         envelope = _envelope_of(body)
         told = bytes(envelope.schema)
         if told == b"null":
-            return Converted(None, load(bytes(envelope.payload)))
+            return Converted(None, _loose_json.load(bytes(envelope.payload)))
         schema, parse, read = self._reader(told)
         return Converted(schema, read(parse(bytes(envelope.payload))))
 
     def _make_reader(self, told: bytes) -> tuple[Schema, Step, Step]:
         try:
-            schema = schema_from_json(load_exactly(told), self._rules)
+            schema = schema_from_json(_loose_json.load_exactly(told), self._rules)
         except UnfitError as error:
             raise error.inside("schema") from None
         # Digits of a decimal are lost in a float.
-        parse = load_exactly if has_decimal(schema) else load
+        parse = _loose_json.load_exactly if has_decimal(schema) else _loose_json.load
         return schema, parse, json_reader(schema, self._rules)
 
     def write_column(self, topic: str, schema: Schema | None, values: pa.Array) -> pa.Array | None:
         """Write a column of plain values."""
         if schema is None:
             before = '{"schema":null,"payload":' if self._with_schemas else ""
-            return _json_columns.write(values, before, "}")
-        if not _json_columns.fits(schema, values):
+            return _loose_json.write_column(values, before, "}")
+        if not _loose_json.fits(schema, values):
             return None
         before = self._writer(schema)[0].decode() if self._with_schemas else ""
-        return _json_columns.write(values, before, "}", null="null")
+        return _loose_json.write_column(values, before, "}", null="null")
 
     def read_column(self, topic: str, bodies: pa.Array) -> Column | None:
         """Read a column of objects that all have the same fields, none of them null."""
@@ -289,7 +285,7 @@ class JsonConverter(HeaderConverter):
             return Column(None, pa.nulls(len(bodies)))
         if self._with_schemas:
             return None
-        values = _json_columns.read(bodies)
+        values = _loose_json.read_column(bodies)
         return None if values is None else Column(None, values)
 
 

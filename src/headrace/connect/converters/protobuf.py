@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.connect.config import Config, declare, key
 from headrace.connect.converters.base import Column, Converted, Converter
-from headrace.connect.converters.json_values import UnfitError
+from headrace.connect.converters.steps import UnfitError
 from headrace.errors import ConnectorConfigError
 from headrace.serdes import ProtobufSerde
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.connect.config import Config, declare, key
 from headrace.connect.converters._texts import text_of
 from headrace.connect.converters.base import Column, Converted, HeaderConverter
-from headrace.connect.converters.json_values import UnfitError, kind_of
+from headrace.connect.converters.steps import UnfitError, kind_of
 from headrace.connect.schema import (
     BOOLEAN,
     BYTES,

@@ -14,9 +14,7 @@ from headrace.connect.numbers import float_text, parse_float, single, whole
 from headrace.connect.schema import (
     BITS,
     DATE_NAME,
-    DECIMAL_NAME,
-    TIME_NAME,
-    TIMESTAMP_NAME,
+    LOGICAL,
     Field,
     Schema,
     Type,
@@ -49,7 +47,6 @@ _TARGETS: Final[Mapping[str, Type]] = MappingProxyType(
         "string": Type.STRING,
     }
 )
-_LOGICAL: Final = frozenset({DATE_NAME, TIME_NAME, TIMESTAMP_NAME, DECIMAL_NAME})
 
 
 class Cast(SidedTransform):
@@ -109,7 +106,7 @@ class Cast(SidedTransform):
 
     def _changed(self, schema: Schema) -> Schema:
         if self._whole is not None:
-            return _cast_schema(schema, self._whole, keep=schema.name not in _LOGICAL)
+            return _cast_schema(schema, self._whole, keep=schema.name not in LOGICAL)
         fields = (
             Field(one.name, _cast_schema(one.schema, self._fields[one.name], keep=False))
             if one.name in self._fields
