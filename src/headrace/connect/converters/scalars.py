@@ -163,11 +163,12 @@ class NumberConverter(HeaderConverter):
 
     schema: ClassVar[Schema]
     form: ClassVar[struct.Struct]
-    dtype: ClassVar[str]
-    column_type: ClassVar[pa.DataType]
 
     def __init__(self) -> None:
         self._optional = self.schema.as_optional()
+        self._dtype = np.dtype(self.form.format)
+        self._column_type = pa.from_numpy_dtype(self._dtype.newbyteorder("="))
+        self._takes = (float, int) if self._dtype.kind == "f" else (int,)
 
     def write(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
         """Write the number."""
@@ -200,10 +201,10 @@ class NumberConverter(HeaderConverter):
     ) -> pa.Array | None:
         """Write a column of numbers of this very width."""
         _check_type(schema, self.schema)
-        if values.type != self.column_type:
+        if values.type != self._column_type:
             return None
         size = self.form.size
-        numbers = np.asarray(values.fill_null(0)).astype(self.dtype)
+        numbers = np.asarray(values.fill_null(0)).astype(self._dtype)
         whole = pa.Array.from_buffers(
             pa.binary(size), len(values), [None, pa.py_buffer(numbers.tobytes())]
         ).cast(pa.binary())
@@ -216,14 +217,10 @@ class NumberConverter(HeaderConverter):
         filled = bodies.fill_null(bytes(self.form.size)).cast(pa.binary(self.form.size))
         start = filled.offset * self.form.size
         raw = np.frombuffer(filled.buffers()[1], np.uint8)[start:] if len(filled) else b""
-        numbers = np.frombuffer(raw, self.dtype, len(filled))
-        native = numbers.astype(numbers.dtype.newbyteorder("="))
+        numbers = np.frombuffer(raw, self._dtype, len(filled))
+        native = numbers.astype(self._dtype.newbyteorder("="))
         mask = np.asarray(bodies.is_null()) if bodies.null_count else None
-        return Column(self._optional, pa.array(native, self.column_type, mask=mask))
-
-    @property
-    def _takes(self) -> type | tuple[type, ...]:
-        return (float, int) if self.dtype.startswith(">f") else int
+        return Column(self._optional, pa.array(native, self._column_type, mask=mask))
 
 
 class ShortConverter(NumberConverter):
@@ -235,8 +232,6 @@ class ShortConverter(NumberConverter):
 
     schema = INT16
     form = struct.Struct(">h")
-    dtype = ">i2"
-    column_type = pa.int16()
 
 
 class IntegerConverter(NumberConverter):
@@ -244,8 +239,6 @@ class IntegerConverter(NumberConverter):
 
     schema = INT32
     form = struct.Struct(">i")
-    dtype = ">i4"
-    column_type = pa.int32()
 
 
 class LongConverter(NumberConverter):
@@ -253,8 +246,6 @@ class LongConverter(NumberConverter):
 
     schema = INT64
     form = struct.Struct(">q")
-    dtype = ">i8"
-    column_type = pa.int64()
 
 
 class FloatConverter(NumberConverter):
@@ -262,8 +253,6 @@ class FloatConverter(NumberConverter):
 
     schema = FLOAT32
     form = struct.Struct(">f")
-    dtype = ">f4"
-    column_type = pa.float32()
 
 
 class DoubleConverter(NumberConverter):
@@ -271,8 +260,6 @@ class DoubleConverter(NumberConverter):
 
     schema = FLOAT64
     form = struct.Struct(">d")
-    dtype = ">f8"
-    column_type = pa.float64()
 
 
 _TRUTH: Mapping[bool, bytes] = {False: b"\0", True: b"\1"}
