@@ -114,7 +114,7 @@ class Converter(ABC):
         try:
             return self.write(topic, schema, value)
         except _UNFIT as error:
-            raise self._unwritten(topic, value, error) from error
+            raise self._unwritten(f"the {self.part}", topic, value, error) from error
 
     def from_bytes(self, topic: str, body: bytes | None) -> Converted:
         """Read one value.
@@ -127,7 +127,7 @@ class Converter(ABC):
         try:
             return self.read(topic, body)
         except _UNFIT as error:
-            raise self._unread(topic, body, error) from error
+            raise self._unread(f"the {self.part}", topic, body, error) from error
 
     def to_column(self, topic: str, schema: Schema | None, values: pa.Array) -> pa.Array:
         """Write a whole column, and return it as ``binary``, null where there is no body.
@@ -178,17 +178,19 @@ class Converter(ABC):
         """What it converts: the key or the value."""
         return "key" if self.is_key else "value"
 
-    def _unwritten(self, topic: str, value: Any, error: Exception) -> ProcessingError:
+    def _unwritten(self, what: str, topic: str, value: Any, error: Exception) -> ProcessingError:
         return SerializationError(
-            f"{type(self).__name__} cannot write the {self.part} of a record for topic '{topic}':"
-            f" {error}; the {self.part} begins {beginning(value)}",
+            f"{type(self).__name__} cannot write {what} of a record for topic '{topic}':"
+            f" {_reason(error)}; {what} begins {beginning(value)}",
             hint=_hint_of(error, _WRITING),
         )
 
-    def _unread(self, topic: str, body: bytes | None, error: Exception) -> ProcessingError:
+    def _unread(
+        self, what: str, topic: str, body: bytes | None, error: Exception
+    ) -> ProcessingError:
         return DeserializationError(
-            f"{type(self).__name__} cannot read the {self.part} of a record of topic '{topic}':"
-            f" {error}; the body begins {beginning(body)}",
+            f"{type(self).__name__} cannot read {what} of a record of topic '{topic}':"
+            f" {_reason(error)}; the body begins {beginning(body)}",
             hint=_hint_of(error, _READING),
         )
 
@@ -209,11 +211,7 @@ class HeaderConverter(Converter):
         try:
             return self.write(topic, schema, value)
         except _UNFIT as error:
-            raise SerializationError(
-                f"{type(self).__name__} cannot write the header '{header}' of a record for topic"
-                f" '{topic}': {_reason(error)}; its value begins {beginning(value)}",
-                hint=_hint_of(error, _WRITING),
-            ) from error
+            raise self._unwritten(f"the header '{header}'", topic, value, error) from error
 
     def header_from_bytes(self, topic: str, header: str, body: bytes | None) -> Converted:
         """Read the value of one header.
@@ -226,11 +224,7 @@ class HeaderConverter(Converter):
         try:
             return self.read(topic, body)
         except _UNFIT as error:
-            raise DeserializationError(
-                f"{type(self).__name__} cannot read the header '{header}' of a record of topic"
-                f" '{topic}': {_reason(error)}; it begins {beginning(body)}",
-                hint=_hint_of(error, _READING),
-            ) from error
+            raise self._unread(f"the header '{header}'", topic, body, error) from error
 
 
 def _hint_of(error: Exception, usual: str) -> str:
