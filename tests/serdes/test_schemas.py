@@ -103,6 +103,19 @@ def test_avro_columns_are_those_with_a_type_of_their_own() -> None:
     ]
 
 
+def test_a_type_that_an_avro_schema_names_again_has_a_column_again() -> None:
+    kind = {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}
+    fields = [{"name": "kind", "type": kind}, {"name": "before", "type": ["null", "Kind"]}]
+    serde = serdes.avro({"type": "record", "name": "Change", "fields": fields})
+    rows = [{"kind": "A", "before": "B"}, {"kind": "A", "before": None}]
+    assert serde.read_columns(serde.serialize_many(rows)).to_pylist() == rows
+
+
+def test_what_is_no_avro_schema_is_refused() -> None:
+    with pytest.raises(ValueError, match="it is no schema of Avro: UnknownType: nope"):
+        serdes.avro("nope")
+
+
 def test_avro_of_another_schema_is_refused() -> None:
     serde = serdes.avro("string")
     with pytest.raises(ValueError, match="another schema"):

@@ -16,14 +16,18 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from decimal import Decimal
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.schema import Schema, column_of
+from headrace.columns.schema import Schema, arrow_type, column_of
 from headrace.errors import SerializationError
 from headrace.keys import EXACT_KEY, KEYS, key_from_properties, keys_from_columns
 from headrace.serdes._documents import JsonSerde, nullable
@@ -31,8 +35,6 @@ from headrace.serdes.base import Serde, wrong_type
 from headrace.serdes.messages import Deserializer, KeyDeserializer, Keyed, PropertyColumns
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from google.protobuf.message import Message
 
 
@@ -40,33 +42,67 @@ if TYPE_CHECKING:
 
 AvroSchema = Mapping[str, Any] | list[Any] | str
 
-_COLUMNS: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "bytes": pa.binary(),
-    "double": pa.float64(),
-    "enum": pa.string(),
-    "fixed": pa.binary(),
-    "float": pa.float64(),
-    "int": pa.int64(),
-    "long": pa.int64(),
-    "string": pa.string(),
+#: What values are in Python, by the words for types and logical types in a schema.
+AVRO_TYPES: Final[Mapping[str, type]] = {
+    "array": list,
+    "boolean": bool,
+    "bytes": bytes,
+    "date": date,
+    "decimal": Decimal,
+    "double": float,
+    "enum": str,
+    "fixed": bytes,
+    "float": float,
+    "int": int,
+    "local-timestamp-micros": datetime,
+    "local-timestamp-millis": datetime,
+    "long": int,
+    "map": dict,
+    "string": str,
+    "time-micros": time,
+    "time-millis": time,
+    "timestamp-micros": datetime,
+    "timestamp-millis": datetime,
+    "uuid": UUID,
 }
-_LOGICAL: dict[str, pa.DataType] = {
-    "date": pa.date32(),
-    "timestamp-micros": pa.timestamp("us", "UTC"),
-    "timestamp-millis": pa.timestamp("us", "UTC"),
-}
+_PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 
-def _fastavro() -> ModuleType:
+def avro_word(node: Any) -> str:
+    """Return the word that says what values of a schema are, which is no union and has no names.
+
+    >>> avro_word("int"), avro_word({"type": "int", "logicalType": "date"})
+    ('int', 'date')
+    """
+    if isinstance(node, str):
+        # A name that is left over names a record that it stands in.
+        return node if node in _PRIMITIVES else "name"
+    logical = node.get("logicalType")
+    word: str = logical if logical in AVRO_TYPES else node["type"]
+    return word
+
+
+def expanded_avro(schema: Any) -> Any:
+    """Return an Avro schema, as the parsed JSON, in which each name stands for what it names.
+
+    Raises
+    ------
+    SerializationError
+        The package fastavro is missing.
+    ValueError
+        It is not a schema.
+    """
     try:
-        import fastavro
+        from fastavro.schema import SchemaParseException, UnknownType, expand_schema
     except ImportError as error:
         raise SerializationError(
             "serdes.avro needs the package fastavro", hint="pip install 'headrace[avro]'"
         ) from error
-    module: ModuleType = fastavro
-    return module
+    try:
+        return expand_schema(schema)
+    except (SchemaParseException, UnknownType, KeyError, TypeError) as error:
+        message = f"it is no schema of Avro: {type(error).__name__}: {error}"
+        raise ValueError(message) from error
 
 
 class AvroSerde(Serde[Any]):
@@ -76,25 +112,32 @@ class AvroSerde(Serde[Any]):
     ----------
     schema
         The schema, as JSON text or as the parsed JSON.
+    names
+        Whether a value that is read of a record, an enum or a fixed in a union is a tuple of its
+        name and itself.
     """
 
     name: ClassVar[str] = "avro"
 
-    def __init__(self, schema: AvroSchema) -> None:
-        self._module = _fastavro()
+    def __init__(self, schema: AvroSchema, *, names: bool = False) -> None:
         self.text = schema if isinstance(schema, str) else json.dumps(schema)
+        #: The schema as the parsed JSON, and with what each name names in its place.
         try:
-            declared = json.loads(self.text)
+            self.declared = json.loads(self.text)
         except ValueError:
-            declared = self.text
-        self._declared = declared
-        self._parsed = self._module.parse_schema(declared)
+            self.declared = self.text
+        self.expanded = expanded_avro(self.declared)
+        from fastavro import parse_schema, schemaless_reader, schemaless_writer
+
+        self._names = names
+        self._parsed = parse_schema(self.declared)
+        self._reader, self._writer = schemaless_reader, schemaless_writer
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return AvroSerde, (self.text,)
+        return partial(AvroSerde, names=self._names), (self.text,)
 
     def __repr__(self) -> str:
-        name = self._declared.get("name", "") if isinstance(self._declared, dict) else ""
+        name = self.declared.get("name", "") if isinstance(self.declared, dict) else ""
         return f"avro({name})"
 
     @property
@@ -103,19 +146,19 @@ class AvroSerde(Serde[Any]):
 
     @property
     def _is_record(self) -> bool:
-        return isinstance(self._declared, dict) and self._declared.get("type") == "record"
+        return isinstance(self.expanded, dict) and self.expanded["type"] == "record"
 
     @property
     def schema(self) -> Schema | None:
         if not self._is_record:
             return None
-        found = ((one["name"], _column(one["type"])) for one in self._declared["fields"])
+        found = ((one["name"], _column(one["type"])) for one in self.expanded["fields"])
         columns = tuple((name, kind) for name, kind in found if kind is not None)
         return Schema(columns) if columns else None
 
     def serialize(self, value: Any) -> bytes:
         out = io.BytesIO()
-        self._module.schemaless_writer(out, self._parsed, value)
+        self._writer(out, self._parsed, value)
         return out.getvalue()
 
     def deserialize(self, data: bytes) -> Any:
@@ -123,29 +166,27 @@ class AvroSerde(Serde[Any]):
 
     def read(self, body: io.BytesIO) -> Any:
         """Read one value that ends where the body ends."""
-        value = self._module.schemaless_reader(body, self._parsed, None)
+        names = self._names
+        value = self._reader(
+            body, self._parsed, None, return_record_name=names, return_named_type=names
+        )
         if body.read(1):
             message = f"bytes follow a value of {self!r}: it was written with another schema"
             raise ValueError(message)
         return value
 
 
-def _column(kind: Any) -> pa.DataType | None:
+def _column(node: Any) -> pa.DataType | None:
     """Return the type of the column of a field; None where there is none."""
-    if isinstance(kind, list):
-        present = [one for one in kind if one != "null"]
+    if isinstance(node, list):
+        present = [one for one in node if one != "null"]
         return _column(present[0]) if len(present) == 1 else None
-    if isinstance(kind, str):
-        return _COLUMNS.get(kind)
-    logical = kind.get("logicalType")
-    if logical == "decimal":
-        return pa.decimal128(38, 9)
-    if logical is not None:
-        return _LOGICAL.get(logical)
-    if kind["type"] == "array":
-        items = _column(kind["items"])
+    word = avro_word(node)
+    if word == "array":
+        items = _column(node["items"])
         return None if items is None else pa.list_(items)
-    return _column(kind["type"]) if kind["type"] in _COLUMNS else None
+    # A timestamp without a zone is none in columns.
+    return None if word.startswith("local") else arrow_type(AVRO_TYPES.get(word))
 
 
 def avro(schema: AvroSchema) -> Serde[Any]:

@@ -178,6 +178,7 @@ def test_a_schema_that_contains_itself_gives_data_without_a_schema() -> None:
         ({"type": "array", "items": "string"}, ["a", 1], "at [1]: Avro's string is needed"),
         ({"type": "array", "items": UNION}, [1.5], "no type of the union (long, string, Size"),
         ({"type": "map", "values": "long"}, {"a": "b"}, "at ['a']: Avro's long is needed"),
+        ({"type": "map", "values": "long"}, {5: 1}, "at [5]: Avro's string is needed, not int"),
         (
             {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
             Decimal("123.45"),

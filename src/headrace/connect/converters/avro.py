@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -15,30 +13,41 @@ from uuid import UUID
 import pyarrow as pa
 
 from headrace.connect.config import Config, declare, key
-from headrace.connect.converters.avro_schemas import branch_name, expanded, schema_from_avro
+from headrace.connect.converters.avro_schemas import branch_name, schema_from_avro
 from headrace.connect.converters.base import Column, Converted, Converter
-from headrace.connect.converters.steps import UnfitError, kind_of
+from headrace.connect.converters.steps import (
+    Step,
+    UnfitError,
+    array_of,
+    fields_of,
+    kind_of,
+    pairs_of,
+    struct_of,
+    whole_number,
+    wrong,
+    zoned,
+)
 from headrace.connect.numbers import single
 from headrace.errors import ConnectorConfigError
 from headrace.serdes import AvroSerde, RegisteredSchema, SchemaRegistry, Serde, registered
+from headrace.serdes.registry import AVRO_TYPES, avro_word
 
 if TYPE_CHECKING:
     from headrace.connect.schema import Schema
 
 # Values as what :mod:`fastavro` writes by a schema, and back: one function per schema.
 
-Step = Callable[[Any], Any]
-
-_RANGES = {"int": 31, "long": 63}
-_MOMENTS: Mapping[str, type] = {
-    "date": date,
-    "time-millis": time,
-    "time-micros": time,
-    "timestamp-millis": datetime,
-    "timestamp-micros": datetime,
-    "local-timestamp-millis": datetime,
-    "local-timestamp-micros": datetime,
+#: What values may be that Avro's own type in Python does not say.
+_TAKEN: Mapping[str, type | tuple[type, ...]] = {
+    "bytes": (bytes, bytearray),
+    "double": (float, int),
+    "float": (float, int),
+    # It names a record that it stands in: fastavro writes it.
+    "name": object,
+    "null": type(None),
 }
+#: A bool is an int to Python, and a timestamp a date.
+_REFUSED: Mapping[str, type] = {"date": datetime, "double": bool, "float": bool}
 
 
 def avro_writer(node: Any) -> Step:
@@ -49,106 +58,61 @@ def avro_writer(node: Any) -> Step:
     """
     if isinstance(node, list):
         return _union_writer(node)
-    if isinstance(node, str):
-        return _scalar_writer(node)
-    if isinstance(node["type"], dict | list):
-        return avro_writer(node["type"])
-    if (logical := node.get("logicalType")) is not None:
-        return _logical_writer(node, logical)
-    match node["type"]:
+    word = avro_word(node)
+    wanted = f"Avro's {word}"
+    match word:
         case "record" | "error":
-            return _record_writer(node)
+            return struct_of(map(_field_writer, node["fields"]), wanted)
         case "array" if node.get("connect.type") == "map":
-            return _pairs_writer(node)
+            return _pairs_writer(node["items"]["fields"])
         case "array":
-            return _array(avro_writer(node["items"]))
+            return array_of(avro_writer(node["items"]), wanted)
         case "map":
-            return _map(avro_writer(node["values"]))
+            pairs = pairs_of(_text, avro_writer(node["values"]), wanted)
+            return lambda value: dict(pairs(value))
         case "enum":
-            return _enum_writer(node)
+            return _enum_writer(node["symbols"])
         case "fixed":
-            return _fixed_writer(node)
-        case kind:
-            return _scalar_writer(kind)
+            return _fixed_writer(node["size"])
+        case "decimal":
+            return _decimal_writer(int(node.get("scale", 0)), int(node["precision"]))
+        case "uuid":
+            return lambda value: str(value) if isinstance(value, UUID) else _text(value)
+        case "int" | "long":
+            return whole_number(wanted, 32 if word == "int" else 64)
+        case _ if AVRO_TYPES.get(word) is datetime:
+            return _timestamp_writer(wanted, is_local=word.startswith("local"))
+        case _:
+            return _scalar_writer(word, wanted)
 
 
-def _wrong(kind: str, value: Any) -> UnfitError:
-    return UnfitError(f"Avro's {kind} is needed, not {kind_of(value)}")
-
-
-def _scalar_writer(kind: str) -> Step:
-    if kind in _RANGES:
-        return _whole(kind, _RANGES[kind])
-    takes: dict[str, type | tuple[type, ...]] = {
-        "null": type(None),
-        "boolean": bool,
-        "string": str,
-        "bytes": (bytes, bytearray),
-        "float": (float, int),
-        "double": (float, int),
-    }
-    # A name that is left over names a record that it stands in: fastavro writes it.
-    wanted = takes.get(kind, object)
+def _scalar_writer(word: str, wanted: str) -> Step:
+    taken, refused = _TAKEN.get(word) or AVRO_TYPES[word], _REFUSED.get(word, ())
 
     def write(value: Any) -> Any:
-        if not isinstance(value, wanted) or (isinstance(value, bool) and kind[0] in "fd"):
-            raise _wrong(kind, value)
+        if not isinstance(value, taken) or isinstance(value, refused):
+            raise wrong(wanted, value)
         return value
 
     return write
 
 
-def _whole(kind: str, bits: int) -> Step:
-    def write(value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise _wrong(kind, value)
-        if not -(1 << bits) <= value < 1 << bits:
-            reason = f"{value} is beyond the range of Avro's {kind}"
-            raise UnfitError(reason)
-        return value
-
-    return write
-
-
-def _logical_writer(node: dict[str, Any], logical: str) -> Step:
-    if logical == "decimal":
-        return _decimal_writer(node)
-    if logical == "uuid":
-        return lambda value: str(value) if isinstance(value, UUID) else _text(value)
-    wanted = _MOMENTS.get(logical)
-    if wanted is None:
-        return avro_writer({**node, "logicalType": None})
-
-    def write(value: Any) -> Any:
-        # A timestamp is a date to Python.
-        if not isinstance(value, wanted) or (wanted is date and isinstance(value, datetime)):
-            raise _wrong(logical, value)
-        return value if wanted is not datetime else _zoned(logical, value)
-
-    return write
-
-
-def _zoned(logical: str, value: Any) -> datetime:
-    moment: datetime = value
-    if moment.tzinfo is None:
-        reason = "a timestamp needs a zone"
-        raise UnfitError(reason, hint="give it one: value.replace(tzinfo=UTC)")
-    is_local = logical.startswith("local")
-    return moment.astimezone(UTC).replace(tzinfo=None) if is_local else moment
+def _timestamp_writer(wanted: str, *, is_local: bool) -> Step:
+    if is_local:
+        return lambda value: zoned(value, wanted).astimezone(UTC).replace(tzinfo=None)
+    return lambda value: zoned(value, wanted)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise _wrong("string", value)
+        raise wrong("Avro's string", value)
     return value
 
 
-def _decimal_writer(node: dict[str, Any]) -> Step:
-    scale, precision = int(node.get("scale", 0)), int(node["precision"])
-
+def _decimal_writer(scale: int, precision: int) -> Step:
     def write(value: Any) -> Decimal:
         if not isinstance(value, Decimal) or not value.is_finite():
-            raise _wrong("decimal", value)
+            raise wrong("Avro's decimal", value)
         _, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int)
         if -exponent > scale or len(digits) + exponent + scale > precision:
@@ -159,9 +123,7 @@ def _decimal_writer(node: dict[str, Any]) -> Step:
     return write
 
 
-def _enum_writer(node: dict[str, Any]) -> Step:
-    words = node["symbols"]
-
+def _enum_writer(words: list[str]) -> Step:
     def write(value: Any) -> Any:
         if value not in words:
             reason = f"{value!r:.60} is not one of {', '.join(words)}"
@@ -171,85 +133,41 @@ def _enum_writer(node: dict[str, Any]) -> Step:
     return write
 
 
-def _fixed_writer(node: dict[str, Any]) -> Step:
+def _fixed_writer(size: int) -> Step:
     def write(value: Any) -> Any:
         if not isinstance(value, bytes | bytearray):
-            raise _wrong("fixed", value)
-        if len(value) != node["size"]:
-            reason = f"{node['size']} bytes are needed, not {len(value)}"
+            raise wrong("Avro's fixed", value)
+        if len(value) != size:
+            reason = f"{size} bytes are needed, not {len(value)}"
             raise UnfitError(reason)
         return value
 
     return write
 
 
-def _record_writer(node: dict[str, Any]) -> Step:
-    fields = [(one["name"], avro_writer(one["type"]), one.get("default")) for one in node["fields"]]
-    names = dict.fromkeys(name for name, _, _ in fields).keys()
-
-    def write(value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise _wrong("record", value)
-        if not names >= value.keys():
-            extra = next(one for one in value if one not in names)
-            reason = f"the schema has no field {extra!r}"
-            raise UnfitError(reason, hint=f"it has: {', '.join(names) or 'none'}")
-        return {name: _at(name, step, value.get(name), given) for name, step, given in fields}
-
-    return write
+def _field_writer(field: dict[str, Any]) -> tuple[str, Step]:
+    name, step, default = field["name"], avro_writer(field["type"]), field.get("default")
+    if default is None:
+        return name, step
+    # What a default is written as is fastavro's business.
+    return name, lambda value: default if value is None else step(value)
 
 
-def _at(name: str, step: Step, value: Any, default: Any) -> Any:
-    try:
-        # What a default is written as is fastavro's business.
-        return default if value is None and default is not None else step(value)
-    except UnfitError as error:
-        raise error.inside(name) from None
-
-
-def _array(step: Step) -> Step:
-    def convert(value: Any) -> list[Any]:
-        if not isinstance(value, list | tuple):
-            raise _wrong("array", value)
-        return [_at(f"[{place}]", step, one, None) for place, one in enumerate(value)]
-
-    return convert
-
-
-def _map(step: Step) -> Step:
-    def convert(value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise _wrong("map", value)
-        return {_text(name): _at(f"[{name!r}]", step, one, None) for name, one in value.items()}
-
-    return convert
-
-
-def _pairs_writer(node: dict[str, Any]) -> Step:
-    write = avro_writer(node["items"])
-
-    def pairs(value: Any) -> list[Any]:
-        if not isinstance(value, Mapping):
-            raise _wrong("map", value)
-        return [write({"key": name, "value": one}) for name, one in value.items()]
-
-    return pairs
+def _pairs_writer(fields: list[dict[str, Any]]) -> Step:
+    steps = dict(map(_field_writer, fields))
+    pairs = pairs_of(steps["key"], steps["value"], "Avro's map")
+    return lambda value: [{"key": name, "value": one} for name, one in pairs(value)]
 
 
 def _union_writer(branches: list[Any]) -> Step:
     present = [one for one in branches if one != "null"]
-    nullable = len(present) < len(branches)
-    single_step = avro_writer(present[0]) if len(present) == 1 else None
-    steps = {branch_name(one): (one, avro_writer(one)) for one in present}
-
-    def write(value: Any) -> Any:
-        if value is None and nullable:
-            return None
-        if single_step is not None:
-            return single_step(value)
-        return _chosen(steps, value)
-
-    return write
+    if len(present) == 1:
+        choose = avro_writer(present[0])
+    else:
+        choose = partial(_chosen, {branch_name(one): (one, avro_writer(one)) for one in present})
+    if len(present) == len(branches):
+        return choose
+    return lambda value: None if value is None else choose(value)
 
 
 def _chosen(steps: Mapping[str, tuple[Any, Step]], value: Any) -> Any:
@@ -258,7 +176,7 @@ def _chosen(steps: Mapping[str, tuple[Any, Step]], value: Any) -> Any:
         given = [name for name, one in value.items() if one is not None]
         if len(given) == 1:
             node, step = steps[given[0]]
-            return _named(node, _at(given[0], step, value[given[0]], None))
+            return _named(node, fields_of([(given[0], step)], value)[given[0]])
     for node, step in steps.values():
         try:
             return _named(node, step(value))
@@ -282,13 +200,7 @@ def avro_reader(node: Any) -> Step | None:
     """Make the function from what :mod:`fastavro` reads to values; ``None`` where they are equal."""
     if isinstance(node, list):
         return _union_reader(node)
-    if isinstance(node, str):
-        return single if node == "float" else None
-    if isinstance(node["type"], dict | list):
-        return avro_reader(node["type"])
-    if (logical := node.get("logicalType")) is not None:
-        return _LOGICAL_READERS.get(logical)
-    match node["type"]:
+    match avro_word(node):
         case "record" | "error":
             return _record_reader(node)
         case "array" if node.get("connect.type") == "map":
@@ -297,13 +209,12 @@ def avro_reader(node: Any) -> Step | None:
             return _list_of(avro_reader(node["items"]))
         case "map":
             return _dict_of(avro_reader(node["values"]))
-        case "enum" | "fixed":
-            return None
-        case kind:
-            return avro_reader(kind)
+        case word:
+            return _READERS.get(word)
 
 
-_LOGICAL_READERS: Mapping[str, Step] = {
+_READERS: Mapping[str, Step] = {
+    "float": single,
     "local-timestamp-micros": lambda value: value.replace(tzinfo=UTC),
     "local-timestamp-millis": lambda value: value.replace(tzinfo=UTC),
     "uuid": str,
@@ -347,14 +258,19 @@ def _union_reader(branches: list[Any]) -> Step | None:
     if len(present) == 1:
         (step,) = steps.values()
         return lambda value: None if value is None else step(_unnamed(value))
-    names = list(steps)
-    kinds = [(branch_name(one), _python_types(one)) for one in present]
+    # What has a name in the schema says it.
+    kinds = {branch_name(one): AVRO_TYPES.get(avro_word(one)) for one in present}
+    nothing = dict.fromkeys(steps)
 
     def read(value: Any) -> Any:
         if value is None:
             return None
-        name = _branch(kinds, value)
-        return dict.fromkeys(names) | {name: steps[name](_unnamed(value))}
+        if isinstance(value, tuple):
+            name = str(value[0]).rpartition(".")[2]
+        else:
+            # A bool is an int to Python, and a timestamp a date.
+            name = next(name for name, kind in kinds.items() if type(value) is kind)
+        return nothing | {name: steps[name](_unnamed(value))}
 
     return read
 
@@ -363,57 +279,15 @@ def _unnamed(value: Any) -> Any:
     return value[1] if isinstance(value, tuple) else value
 
 
-def _branch(kinds: list[tuple[str, tuple[type, ...]]], value: Any) -> str:
-    if isinstance(value, tuple):
-        return str(value[0]).rpartition(".")[2]
-    # A bool is an int to Python, and a timestamp a date.
-    exact = (name for name, types in kinds if type(value) in types)
-    return next(exact)
-
-
-def _python_types(node: Any) -> tuple[type, ...]:
-    if isinstance(node, dict) and (logical := node.get("logicalType")) is not None:
-        known = {"decimal": Decimal, "uuid": UUID, **_MOMENTS}
-        if logical in known:
-            return (known[logical],)
-    kind = node if isinstance(node, str) else node["type"]
-    return {
-        "boolean": (bool,),
-        "int": (int,),
-        "long": (int,),
-        "float": (float,),
-        "double": (float,),
-        "string": (str,),
-        "bytes": (bytes,),
-        "array": (list,),
-        "map": (dict,),
-    }.get(kind, (dict, str, bytes))
-
-
-class _NamingAvroSerde(AvroSerde):
-    """Avro whose unions say which of their records and enums a value is."""
-
-    def read(self, body: io.BytesIO) -> Any:
-        """Read one value that ends where the body ends."""
-        value = self._module.schemaless_reader(
-            body, self._parsed, None, return_record_name=True, return_named_type=True
-        )
-        if body.read(1):
-            message = f"bytes follow a value of {self!r}: it was written with another schema"
-            raise ValueError(message)
-        return value
-
-
 class _Coder:
     """Values of one Avro schema, with or without the id of the registry before them."""
 
     def __init__(self, text: str, found: RegisteredSchema | None = None) -> None:
-        node = expanded(_told(text))
-        values = _NamingAvroSerde(text)
+        values = AvroSerde(text, names=True)
         self._serde: Serde[Any] = values if found is None else registered(found, values)
-        self._write = avro_writer(node)
-        self._read = avro_reader(node)
-        self._schema = schema_from_avro(_told(text))
+        self._write = avro_writer(values.expanded)
+        self._read = avro_reader(values.expanded)
+        self._schema = schema_from_avro(values.declared)
 
     def write(self, value: Any) -> bytes:
         """Write a value."""
@@ -427,13 +301,6 @@ class _Coder:
             reason = f"it is not what this schema of Avro writes: {type(error).__name__}: {error}"
             raise UnfitError(reason) from None
         return Converted(self._schema, value if self._read is None else self._read(value))
-
-
-def _told(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 class AvroConverter(Converter):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import date, datetime, time
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from headrace.connect.converters.json_values import JsonRules, json_reader, json_writer
 from headrace.connect.converters.steps import UnfitError
@@ -29,6 +31,7 @@ from headrace.connect.schema import (
     decimal,
     mapping,
 )
+from headrace.serdes.registry import AVRO_TYPES, avro_word, expanded_avro
 
 #: The name of the struct that a union of several types becomes: a field for each of them.
 UNION = "io.confluent.connect.avro.Union"
@@ -58,24 +61,13 @@ _TYPES: Mapping[str, Type] = {
     "boolean": Type.BOOLEAN,
     "string": Type.STRING,
     "bytes": Type.BYTES,
-    "enum": Type.STRING,
-    "fixed": Type.BYTES,
 }
 _TO_LOGICAL: Mapping[str, tuple[str, str]] = {
     DATE_NAME: ("int", "date"),
     TIME_NAME: ("int", "time-millis"),
     TIMESTAMP_NAME: ("long", "timestamp-millis"),
 }
-_FROM_LOGICAL: Mapping[str, Schema] = {
-    "date": DATE,
-    "local-timestamp-micros": TIMESTAMP,
-    "local-timestamp-millis": TIMESTAMP,
-    "time-micros": TIME,
-    "time-millis": TIME,
-    "timestamp-micros": TIMESTAMP,
-    "timestamp-millis": TIMESTAMP,
-    "uuid": STRING,
-}
+_LOGICAL: Mapping[type, Schema] = {date: DATE, time: TIME, datetime: TIMESTAMP, UUID: STRING}
 
 
 def schema_to_avro(schema: Schema) -> Any:
@@ -213,31 +205,21 @@ def _default(schema: Schema) -> str | None:
     return json.dumps(json_writer(schema, JsonRules())(schema.default))
 
 
-def expanded(node: Any) -> Any:
-    """Return an Avro schema in which each name stands for what it names.
-
-    Raises
-    ------
-    UnfitError
-        It is not a schema.
-    """
-    from fastavro.schema import SchemaParseException, UnknownType, expand_schema
-
-    try:
-        return expand_schema(node)
-    except (SchemaParseException, UnknownType, KeyError, TypeError) as error:
-        reason = f"it is no schema of Avro: {type(error).__name__}: {error}"
-        raise UnfitError(reason) from None
-
-
 def schema_from_avro(node: Any) -> Schema | None:
     """Return the schema of an Avro schema; ``None`` for one that contains itself.
 
+    Raises
+    ------
+    ValueError
+        It is not a schema.
+
+    Examples
+    --------
     >>> schema_from_avro({"type": "array", "items": ["null", "string"]})
     array<string?>
     """
     try:
-        return _read(expanded(node))
+        return _read(expanded_avro(node))
     except RecursionError:
         return None
 
@@ -254,14 +236,7 @@ def _read(node: Any) -> Schema:
 
 
 def _of_type(node: dict[str, Any]) -> Schema:
-    kind = node["type"]
-    if isinstance(kind, dict | list):
-        return _read(kind)
-    if node.get("logicalType") == "decimal":
-        return decimal(int(node.get("scale", 0)))
-    if (logical := _FROM_LOGICAL.get(node.get("logicalType", ""))) is not None:
-        return logical
-    match kind:
+    match avro_word(node):
         case "record" | "error":
             name = None if node.get("connect.unnamed") else node["name"]
             fields = tuple(Field(one["name"], _read(one["type"])) for one in node["fields"])
@@ -277,8 +252,10 @@ def _of_type(node: dict[str, Any]) -> Schema:
             return STRING.changed(name=node["name"], parameters={_ENUM: ",".join(node["symbols"])})
         case "fixed":
             return Schema(Type.BYTES, name=node["name"])
-        case _:
-            return _read(kind)
+        case "decimal":
+            return decimal(int(node.get("scale", 0)))
+        case word:
+            return _LOGICAL.get(AVRO_TYPES.get(word, object)) or _read(word)
 
 
 def _union(branches: list[Any]) -> Schema:
