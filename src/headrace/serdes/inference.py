@@ -150,12 +150,12 @@ class FloatSerde(Serde[float]):
 
     def serialize_many(self, values: list[float]) -> pa.BinaryArray:
         if set(map(type, values)) <= {float}:
-            return _eight_bytes(np.array(values, "<f8"))
+            return pack_numbers(np.array(values, "<f8"))
         return super().serialize_many(values)
 
     def deserialize_many(self, data: pa.BinaryArray) -> list[float]:
-        raw = _raw_eight_bytes(data)
-        return super().deserialize_many(data) if raw is None else raw.view("<f8").tolist()
+        numbers = unpack_numbers(data, "<f8")
+        return super().deserialize_many(data) if numbers is None else numbers.tolist()
 
 
 def pack_int64(numbers: npt.NDArray[np.int64]) -> pa.BinaryArray:
@@ -166,7 +166,7 @@ def pack_int64(numbers: npt.NDArray[np.int64]) -> pa.BinaryArray:
     >>> pack_int64(np.array([1, -1]))[1].as_py()
     b'\xff\xff\xff\xff\xff\xff\xff\xff'
     """
-    return _eight_bytes(numbers.astype("<i8", copy=False))
+    return pack_numbers(numbers.astype("<i8", copy=False))
 
 
 def unpack_int64(data: pa.BinaryArray) -> npt.NDArray[np.int64] | None:
@@ -179,31 +179,39 @@ def unpack_int64(data: pa.BinaryArray) -> npt.NDArray[np.int64] | None:
     >>> unpack_int64(pa.array([b"longer than eight"])) is None
     True
     """
-    raw = _raw_eight_bytes(data)
-    return None if raw is None else raw.view("<i8")
+    return unpack_numbers(data, "<i8")
 
 
-def _eight_bytes(numbers: npt.NDArray[Any]) -> pa.BinaryArray:
-    if len(numbers) >= 1 << 28:
+def pack_numbers(numbers: npt.NDArray[Any]) -> pa.BinaryArray:
+    """Make a column of the bytes of numbers, each as they lie in memory."""
+    size = numbers.itemsize
+    if len(numbers) * size >= 1 << 31:
         message = f"{len(numbers):,} numbers are too many for one Arrow array"
         raise OverflowError(message)
-    offsets = np.arange(len(numbers) + 1, dtype=np.int32) * np.int32(8)
+    offsets = np.arange(len(numbers) + 1, dtype=np.int32) * np.int32(size)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(numbers))]
     return pa.Array.from_buffers(pa.binary(), len(numbers), buffers)
 
 
-def _raw_eight_bytes(data: pa.BinaryArray) -> npt.NDArray[np.uint8] | None:
+def unpack_numbers(data: pa.BinaryArray, dtype: npt.DTypeLike) -> npt.NDArray[Any] | None:
+    r"""Read what :func:`pack_numbers` wrote; None if any value is null or of another length.
+
+    Examples
+    --------
+    >>> unpack_numbers(pa.array([b"\0\1", b"\1\0"]), ">i2").tolist()
+    [1, 256]
+    """
     if data.null_count or data.type != pa.binary():
         return None
-    count = len(data)
+    count, size = len(data), np.dtype(dtype).itemsize
     _, offset_buffer, values = data.buffers()
     if not count or offset_buffer is None:
-        return np.empty(0, np.uint8)
+        return np.empty(0, dtype)
     offsets = np.frombuffer(offset_buffer, np.int32)[data.offset : data.offset + count + 1]
     start = int(offsets[0])
-    if int(offsets[-1]) - start != 8 * count or bool(np.any(np.diff(offsets) != 8)):
+    if int(offsets[-1]) - start != size * count or bool(np.any(np.diff(offsets) != size)):
         return None
-    return np.frombuffer(values, np.uint8, 8 * count, start)
+    return np.frombuffer(values, dtype, count, start)
 
 
 _PLAIN: Final = PlainSerde()

@@ -53,15 +53,8 @@ _PLAIN: Mapping[Type, str] = {
     Type.STRING: "string",
     Type.BYTES: "bytes",
 }
-_TYPES: Mapping[str, Type] = {
-    "int": Type.INT32,
-    "long": Type.INT64,
-    "float": Type.FLOAT32,
-    "double": Type.FLOAT64,
-    "boolean": Type.BOOLEAN,
-    "string": Type.STRING,
-    "bytes": Type.BYTES,
-}
+#: Of several types that are one of Avro, the widest.
+_TYPES: Mapping[str, Type] = {word: kind for kind, word in _PLAIN.items()}
 _TO_LOGICAL: Mapping[str, tuple[str, str]] = {
     DATE_NAME: ("int", "date"),
     TIME_NAME: ("int", "time-millis"),

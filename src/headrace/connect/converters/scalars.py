@@ -25,6 +25,7 @@ from headrace.connect.schema import (
     STRING,
     Schema,
 )
+from headrace.serdes.inference import pack_numbers, unpack_numbers
 
 _OPTIONAL_BYTES = BYTES.as_optional()
 _OPTIONAL_STRING = STRING.as_optional()
@@ -203,21 +204,16 @@ class NumberConverter(HeaderConverter):
         _check_type(schema, self.schema)
         if values.type != self._column_type:
             return None
-        size = self.form.size
-        numbers = np.asarray(values.fill_null(0)).astype(self._dtype)
-        whole = pa.Array.from_buffers(
-            pa.binary(size), len(values), [None, pa.py_buffer(numbers.tobytes())]
-        ).cast(pa.binary())
+        whole = pack_numbers(np.asarray(values.fill_null(0)).astype(self._dtype))
         if not values.null_count:
             return whole
         return pa.compute.if_else(values.is_valid(), whole, pa.scalar(None, pa.binary()))
 
     def read_column(self, topic: str, bodies: pa.Array) -> Column | None:
-        """Read a column; Arrow checks that each body has the right length."""
-        filled = bodies.fill_null(bytes(self.form.size)).cast(pa.binary(self.form.size))
-        start = filled.offset * self.form.size
-        raw = np.frombuffer(filled.buffers()[1], np.uint8)[start:] if len(filled) else b""
-        numbers = np.frombuffer(raw, self._dtype, len(filled))
+        """Read a column of bodies that all have the right length."""
+        numbers = unpack_numbers(bodies.fill_null(bytes(self.form.size)), self._dtype)
+        if numbers is None:
+            return None
         native = numbers.astype(self._dtype.newbyteorder("="))
         mask = np.asarray(bodies.is_null()) if bodies.null_count else None
         return Column(self._optional, pa.array(native, self._column_type, mask=mask))
