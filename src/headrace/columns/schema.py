@@ -148,23 +148,36 @@ def fields_of(hint: Any) -> dict[str, Any]:
 
 def arrow_type(hint: Any) -> pa.DataType | None:
     """Return the type of a column of values of a type; None where there is none."""
-    if hint in _ARROW:
-        return _ARROW[hint]
+    kinds = set(members_of(hint))
+    if len(kinds) != 1:
+        return None
+    (kind,) = kinds
+    if typing.get_origin(kind) is list:
+        items = arrow_type(typing.get_args(kind)[0])
+        return None if items is None else pa.list_(items)
+    return _ARROW.get(kind)
+
+
+def members_of(hint: Any) -> list[Any]:
+    """Return the types of what a value of a type may be, other than None.
+
+    Examples
+    --------
+    >>> from typing import Annotated, Literal
+    >>> members_of(Annotated[int, "cents"] | None), members_of(Literal["a"] | list[int])
+    ([<class 'int'>], [<class 'str'>, list[int]])
+    """
+    if isinstance(hint, typing.NewType):
+        return members_of(hint.__supertype__)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Annotated, typing.Required, typing.NotRequired):
-        return arrow_type(arguments[0])
-    if origin in (typing.Union, types.UnionType):
-        present = [argument for argument in arguments if argument is not type(None)]
-        return arrow_type(present[0]) if len(present) == 1 else None
+        return members_of(arguments[0])
     if origin is typing.Literal:
-        kinds = set(map(type, arguments))
-        return _ARROW.get(kinds.pop()) if len(kinds) == 1 else None
-    if origin is list:
-        items = arrow_type(arguments[0])
-        return None if items is None else pa.list_(items)
-    if isinstance(hint, typing.NewType):
-        return arrow_type(hint.__supertype__)
-    return None
+        return list(map(type, arguments))
+    if origin in (typing.Union, types.UnionType):
+        present = [one for one in arguments if one is not types.NoneType]
+        return [each for one in present for each in members_of(one)]
+    return [hint]
 
 
 def column_of(values: list[Any], kind: pa.DataType) -> pa.Array:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
 
 from headrace import serdes, topology
+from headrace.columns.schema import members_of
 from headrace.errors import TopologyError
 from headrace.serdes.inference import hint_name, result_hint
 from headrace.streams.flow import (
@@ -160,21 +161,8 @@ def may_be_equal(left: Any, right: Any) -> bool:
     >>> may_be_equal(tuple[str, int], tuple[str, str]), may_be_equal(int, Any)
     (False, True)
     """
-    lefts, rights = _members(left), _members(right)
+    lefts, rights = members_of(left), members_of(right)
     return any(_same_kind(one, other) for one in lefts for other in rights)
-
-
-def _members(hint: Any) -> list[Any]:
-    while isinstance(hint, typing.NewType):
-        hint = hint.__supertype__
-    if typing.get_origin(hint) is typing.Annotated:
-        return _members(typing.get_args(hint)[0])
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        present = [member for member in typing.get_args(hint) if member is not type(None)]
-        return [each for member in present for each in _members(member)]
-    if typing.get_origin(hint) is typing.Literal:
-        return [type(value) for value in typing.get_args(hint)]
-    return [hint]
 
 
 def _same_kind(left: Any, right: Any) -> bool:
