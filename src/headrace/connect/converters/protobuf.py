@@ -180,10 +180,9 @@ def _choose(field: Any, chosen: dict[str, str]) -> None:
 
 
 def _fill_field(message: Message, field: Any, value: Any) -> None:
-    if _is_map(field):
-        _fill_map(getattr(message, field.name), field, value)
-    elif field.is_repeated:
-        _fill_list(getattr(message, field.name), field, value)
+    if field.is_repeated:
+        fill_all = _fill_map if _is_map(field) else _fill_list
+        fill_all(getattr(message, field.name), field, value)
     elif field.message_type is not None:
         fill(getattr(message, field.name), value)
     else:
