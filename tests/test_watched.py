@@ -43,8 +43,8 @@ from headrace.connect.connectors.http.source import Journal, JournaledInbox
 from headrace.connect.connectors.sharing import ShareWatch
 from headrace.connect.coordination import Cluster as WorkerCluster
 from headrace.connect.hosts.channel import Serving
+from headrace.connect.hosts.host import OutsideValues
 from headrace.connect.hosts.life import Life, RunningUnit
-from headrace.connect.hosts.outside import OutsideValues
 from headrace.connect.lifecycle import Failed
 from headrace.connect.log import TopicUsed
 from headrace.connect.log.topic import TopicLog
@@ -500,9 +500,9 @@ WATCHED: dict[str, str | tuple[str, ...]] = {
     "connect/coordination/members.py": ("connect-heartbeat",),
     "connect/data/engine.py": "the worker hears that the task's query has ended",
     "connect/data/jobs.py": IN_PROCESSES,
-    "connect/hosts/host.py": "tests/connect/hosts/test_sharing.py",
+    # Its other ones: tests/connect/hosts/test_sharing.py.
+    "connect/hosts/host.py": ("headrace-outside",),
     "connect/hosts/life.py": ("headrace-probe",),
-    "connect/hosts/outside.py": ("headrace-outside",),
     "connect/hosts/process_host.py": "tests/connect/hosts/test_crashes.py",
     "connect/hosts/channel.py": ("headrace-data",),
     "connect/log/topic.py": ("connect-log-reader", "connect-log-end"),

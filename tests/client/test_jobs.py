@@ -95,8 +95,6 @@ def test_what_is_staged_shows_with_its_commit_and_not_before(job: Job) -> None:
     assert (answer.batch, answer.already) == (1, False)
     for queue in queues:
         assert consumer.pull(queue, 0).columns().body.to_pylist() == [b"a", b"b"]
-    statistics = job.jobs.statistics()
-    assert (statistics.opens, statistics.chunks, statistics.commits) == (1, 2, 1)
 
 
 def test_a_repeated_commit_is_answered_and_publishes_nothing_twice(job: Job) -> None:

@@ -29,7 +29,6 @@ from .groups import (
 )
 from .jobs import (
     AsyncJobs as AsyncJobs,
-    JobsStatistics as JobsStatistics,
     StageTarget as StageTarget,
 )
 from .lag import (

@@ -474,7 +474,6 @@ class Jobs(Twin[AsyncJobs]):
     plan = blocking(AsyncJobs.plan)
     stage = blocking(AsyncJobs.stage)
     commit = blocking(AsyncJobs.commit)
-    statistics = same(AsyncJobs.statistics)
 
 
 class GroupConsumer(Twin[AsyncGroupConsumer]):

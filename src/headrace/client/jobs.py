@@ -43,18 +43,6 @@ class StageTarget:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class JobsStatistics:
-    """Counts of the requests so far."""
-
-    opens: int
-    plans: int
-    #: Requests that staged messages, and their bytes.
-    chunks: int
-    staged_bytes: int
-    commits: int
-
-
 class AsyncJobs(Openable):
     """Speaks the commit protocol with the broker that owns a job's commit topic.
 
@@ -73,17 +61,6 @@ class AsyncJobs(Openable):
         self.client = client
         self.commit_topic = commit_topic
         self._groups: set[str] = set()
-        self._opens = 0
-        self._plans = 0
-        self._chunks = 0
-        self._staged_bytes = 0
-        self._commits = 0
-
-    def statistics(self) -> JobsStatistics:
-        """Count what was asked for."""
-        return JobsStatistics(
-            self._opens, self._plans, self._chunks, self._staged_bytes, self._commits
-        )
 
     async def open(self, request: transactions.OpenRequest) -> transactions.OpenAnswer:
         """Begin a new epoch: what older epochs still try is refused from here on.
@@ -95,18 +72,13 @@ class AsyncJobs(Openable):
         RequestNotSupportedError
             If the broker is not an embedded one.
         """
-        answer = await self._ask(RequestCode.OPEN_JOB, request, transactions.OpenAnswer)
-        self._opens += 1
-        return answer
+        body = msgspec.json.encode(request)
+        return await self._ask(RequestCode.OPEN_JOB, body, transactions.OpenAnswer)
 
     async def plan(self, request: transactions.PlanRequest) -> transactions.PlanAnswer:
         """Return where the job stands and how far its next batch may read."""
-        wait = timedelta(milliseconds=request.wait)
-        answer = await self._ask(
-            RequestCode.PLAN_BATCH, request, transactions.PlanAnswer, wait=wait
-        )
-        self._plans += 1
-        return answer
+        body, wait = msgspec.json.encode(request), timedelta(milliseconds=request.wait)
+        return await self._ask(RequestCode.PLAN_BATCH, body, transactions.PlanAnswer, wait=wait)
 
     async def stage(self, target: StageTarget, chunk: int, body: Buffer) -> None:
         """Stage messages that stay invisible until a commit names them.
@@ -125,8 +97,6 @@ class AsyncJobs(Openable):
         """
         ext = {name: str(value) for name, value in asdict(target).items()} | {"chunk": str(chunk)}
         await self._send(lambda: Command(RequestCode.STAGE, ext, body))
-        self._chunks += 1
-        self._staged_bytes += len(body)
 
     async def commit(self, request: transactions.CommitRequest) -> transactions.CommitAnswer:
         """Make a batch visible, all of it or nothing.
@@ -147,26 +117,24 @@ class AsyncJobs(Openable):
         if request.group not in self._groups:
             await ensure_group(self.client, request.group, [await self._broker()])
             self._groups.add(request.group)
-        transactions.check_commit(request.record, len(msgspec.json.encode(request)), _MOST_BYTES)
-        answer = await self._ask(
+        body = msgspec.json.encode(request)
+        transactions.check_commit(request.record, len(body), _MOST_BYTES)
+        return await self._ask(
             RequestCode.COMMIT_BATCH,
-            request,
+            body,
             transactions.CommitAnswer,
             final=(errors.StagedPartMissingError, errors.InputMissingError),
         )
-        self._commits += 1
-        return answer
 
     async def _ask(
         self,
         code: RequestCode,
-        request: object,
+        body: bytes,
         kind: type[T],
         *,
         wait: timedelta = timedelta(0),
         final: tuple[type[errors.HeadraceError], ...] = (),
     ) -> T:
-        body = msgspec.json.encode(request)
         answer = await self._send(lambda: Command(code, {}, body), wait=wait, final=final)
         try:
             return msgspec.json.decode(answer.payload, type=kind)

@@ -20,13 +20,7 @@ from headrace.protocol.transactions import WHOLE, CommitRecord, QueueName, Share
 from headrace.runtime.bolts.instances import Instances
 from headrace.runtime.commit.journal.lease import LeaseTimes
 from headrace.runtime.commit.journal.transactions import JournalTransactions
-from headrace.runtime.commit.transactions import (
-    NOTHING_CARRIED,
-    BatchTransactions,
-    BrokerTransactions,
-    Carried,
-    sender,
-)
+from headrace.runtime.commit.transactions import BatchTransactions, BrokerTransactions, sender
 from headrace.runtime.state.home import StateHome
 from headrace.runtime.state.interface import StateStore, StoreFactory, StorePlace
 from headrace.serdes.base import SECRET_BYTES
@@ -118,6 +112,7 @@ class JobPlan:
                 sends_again=again,
             )
         commit_topic = self.topology.commit_topic
+        is_resident = self.settings.executor == "resident"
         return BrokerTransactions(
             Jobs(job.client, commit_topic),
             self.job,
@@ -125,14 +120,8 @@ class JobPlan:
             direct,
             max_bytes=self.settings.max_bytes_per_batch,
             share=self.share,
-            carried=self._carried,
+            parts=len(self.stages.stages) * self.settings.partitions if is_resident else 0,
         )
-
-    @property
-    def _carried(self) -> Carried:
-        if self.settings.executor != "resident":
-            return NOTHING_CARRIED
-        return Carried.by_parts(len(self.stages.stages) * self.settings.partitions)
 
     def connect(self, client: Client | None = None) -> JobConnection:
         """Connect a process that works for a job which runs, by its own client or one of others.

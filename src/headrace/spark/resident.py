@@ -85,8 +85,7 @@ class _Stages:
 
     def ended(self) -> None:
         end_of_task()
-        # The tasks of a batch leave cycles, which would add up until half a million objects were
-        # made; what lives on is passed over from the second time on.
+        # The tasks of a batch leave cycles; what lives on is passed over from the second time on.
         gc.collect(0)
 
     def close(self) -> None:

@@ -10,9 +10,12 @@ import pytest
 from headrace.connect.records import SourceRecord
 from headrace.connect.schema import INT32, STRING, Schema, struct
 from headrace.connect.transforms import Transform
-from headrace.connect.transforms.change_case import ChangeCaseKey, ChangeCaseValue
+from headrace.connect.transforms.field_names import (
+    ChangeCaseKey,
+    ChangeCaseValue,
+    PatternRenameValue,
+)
 from headrace.connect.transforms.pattern_filter import PatternFilterKey, PatternFilterValue
-from headrace.connect.transforms.pattern_rename import PatternRenameValue
 from headrace.connect.transforms.set_null import SetNullKey, SetNullValue
 from headrace.errors import ConnectorConfigError, TransformError
 

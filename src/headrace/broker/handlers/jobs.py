@@ -218,9 +218,13 @@ async def _commit(core: Core, asked: transactions.CommitRequest) -> transactions
     before = core.jobs.state(asked.commit_topic)
     await _check_input(core, record, before.record.offsets if before else {})
     carried = _carried(core, asked)
-    check_parts(
-        asked, lambda part: _held(core, record, part, carried.get((part.stage, part.partition), []))
-    )
+
+    def held(part: transactions.StagedPart) -> tuple[int, int]:
+        chunks, records = core.store.staged(_stage_key(record, part)) if part.chunks else (0, 0)
+        own = carried.get((part.stage, part.partition), ())
+        return chunks, records + sum(len(append.records) for append in own)
+
+    check_parts(asked, held)
     keys = [_stage_key(record, part) for part in asked.parts if part.chunks]
     await core.ensure_compacted(asked.commit_topic)
     driver, owner = (before.driver, before.owner) if before else ("", "")
@@ -247,17 +251,6 @@ def _carried(
             for append in appends:
                 _check_queue(core, append.topic, append.queue_id)
     return found
-
-
-def _held(
-    core: Core,
-    record: transactions.CommitRecord,
-    part: transactions.StagedPart,
-    carried: list[QueueAppend],
-) -> tuple[int, int]:
-    """Return the chunks and the records of a part, staged or carried."""
-    chunks, records = core.store.staged(_stage_key(record, part)) if part.chunks else (0, 0)
-    return chunks, records + sum(len(append.records) for append in carried)
 
 
 def _joined(appends: Iterable[QueueAppend]) -> list[QueueAppend]:

@@ -252,8 +252,7 @@ def _checked(core: Core, request: Request, flags: int) -> _Pull:
 
 def may_pull(core: Core, group: str, topic: str) -> bool:
     """Return whether a group may read a topic of this broker."""
-    may_consume: bool = core.groups.get(group).consume_enable
-    return may_consume and bool(core.topics.get(topic).perm & Perm.READ)
+    return core.groups.get(group).consume_enable and bool(core.topics.get(topic).perm & Perm.READ)
 
 
 def _check_group(core: Core, name: str) -> None:

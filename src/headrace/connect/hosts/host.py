@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from headrace.connect.channel import AskTasks, Born, ChildEnd, HostCommand, Left, Reply, Told
 from headrace.connect.columns import SINK_SCHEMA
 from headrace.connect.config import Config, Masking, Secret
-from headrace.connect.config.providers import references, restrict
+from headrace.connect.config.providers import is_reference, references, resolve, restrict
 from headrace.connect.handling import sink_chain, source_chain
 from headrace.connect.handling.retrying import Counters, ErrorPolicy, Retrying
 from headrace.connect.hosts.channel import packed, unpacked
@@ -39,7 +39,6 @@ from headrace.connect.hosts.control import (
 )
 from headrace.connect.hosts.keeper import mask_output
 from headrace.connect.hosts.life import Life, RunningUnit, cause_of
-from headrace.connect.hosts.outside import OutsideValues
 from headrace.connect.hosts.sink_unit import SinkUnit
 from headrace.connect.hosts.source_unit import SourceUnit
 from headrace.connect.levels import set_level
@@ -51,8 +50,71 @@ from headrace.connect.plugins.contexts import CommittedPositions
 from headrace.connect.plugins.validation import describe, validate
 from headrace.connect.records import SourceBatch, SourceRecord
 from headrace.connect.schema import schema_of_arrow
-from headrace.errors import ConfigurationError, PluginError
-from headrace.watched import watched_thread
+from headrace.errors import ConfigurationError, ConnectorConfigError, PluginError
+from headrace.watched import OnFailure, watched_thread
+
+logger = logging.getLogger(__name__)
+
+# Values from outside that a config takes: looked at again, for as long as its connector runs.
+
+
+class OutsideValues:
+    """Notices when a value that a config takes from outside is another one.
+
+    Parameters
+    ----------
+    texts
+        The config, as it was written.
+
+    Examples
+    --------
+    >>> import os
+    >>> os.environ["HEADRACE_EXAMPLE_PASSWORD"] = "swordfish"
+    >>> values = OutsideValues({"password": "${env:HEADRACE_EXAMPLE_PASSWORD}", "topic": "t"})
+    >>> values.changed()
+    False
+    >>> os.environ["HEADRACE_EXAMPLE_PASSWORD"] = "kingfisher"
+    >>> values.changed()
+    True
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._references = {key: text for key, text in texts.items() if is_reference(text)}
+        self._known = self._read()
+
+    def changed(self) -> bool:
+        """Look again; one that cannot be read now, such as a file that is replaced, waits."""
+        found = self._read()
+        if self._known is None:
+            self._known = found
+        return found is not None and found != self._known
+
+    def watch(
+        self,
+        told: Callable[[], None],
+        stopping: threading.Event,
+        every: float,
+        on_failure: OnFailure,
+    ) -> None:
+        """Look every so many seconds in a thread of its own, and tell of the first change."""
+        if not self._references or not every:
+            return
+
+        def look() -> None:
+            while not stopping.wait(every):
+                if self.changed():
+                    told()
+                    return
+
+        watched_thread(look, name="headrace-outside", on_failure=on_failure).start()
+
+    def _read(self) -> dict[str, str] | None:
+        try:
+            return resolve(self._references)
+        except ConnectorConfigError as error:
+            logger.debug("a value from outside cannot be read now: %s", error)
+            return None
+
 
 # A connector in its host.
 

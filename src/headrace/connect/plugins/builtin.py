@@ -154,7 +154,7 @@ BUILTIN: tuple[Builtin, ...] = (
     _converter("ProtobufConverter", "protobuf.ProtobufConverter", "io.confluent.connect."),
     # transforms
     *_sided("cast", "Cast"),
-    *_sided("change_case", "ChangeCase", _ROCKETMQ_TRANSFORMS),
+    *_sided("field_names", "ChangeCase", _ROCKETMQ_TRANSFORMS),
     _transform("drop_headers", "DropHeaders"),
     *_sided("extract_field", "ExtractField"),
     _transform("filter", "Filter"),
@@ -165,7 +165,7 @@ BUILTIN: tuple[Builtin, ...] = (
     _transform("insert_header", "InsertHeader"),
     *_sided("mask_field", "MaskField"),
     *_sided("pattern_filter", "PatternFilter", _ROCKETMQ_TRANSFORMS),
-    *_sided("pattern_rename", "PatternRename", _ROCKETMQ_TRANSFORMS),
+    *_sided("field_names", "PatternRename", _ROCKETMQ_TRANSFORMS),
     _transform("regex_router", "RegexRouter"),
     *_sided("replace_field", "ReplaceField"),
     *_sided("set_null", "SetNull", _ROCKETMQ_TRANSFORMS),

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -253,31 +253,8 @@ class BatchTransactions(Protocol):
 # Transactions on an embedded broker: each step is one request.
 
 _CHUNK_BYTES = 4 << 20
-#: Most bytes that the parts of a batch have within its commit, and those of one of them.
-_CARRIED, _CARRIED_BY_PART = 256 << 10, 64 << 10
-
-
-class Carried(NamedTuple):
-    """What travels within other requests, so that a small batch has a plan and a commit only.
-
-    Examples
-    --------
-    >>> Carried.by_parts(4), Carried.by_parts(64)
-    (Carried(part=65536, messages=262144), Carried(part=4096, messages=262144))
-    """
-
-    #: Most bytes of one part within the commit.
-    part: int
-    #: Most bytes of messages within the answer to a plan.
-    messages: int
-
-    @classmethod
-    def by_parts(cls, count: int) -> Carried:
-        """Return the limits for batches of so many parts."""
-        return cls(min(_CARRIED_BY_PART, _CARRIED // count), _CARRIED)
-
-
-NOTHING_CARRIED = Carried(0, 0)
+#: Most bytes of messages that a plan brings along, and of parts that a commit carries; and of one.
+_CARRIED, _CARRIED_OF_A_PART = 256 << 10, 64 << 10
 
 Send = Callable[[QueueMessages], int]
 
@@ -299,9 +276,9 @@ class BrokerTransactions:
         Which queues of its topics the job reads.
     send
         Sends output at once instead of staging it (at least once); state is staged all the same.
-    carried
-        Most bytes that a part has within the commit itself, in place of a request that stages it,
-        and most bytes of messages that a plan brings along.
+    parts
+        How many parts a batch has, if plans and commits are to carry what is little, so that a
+        small batch has two requests; 0: they carry nothing.
     """
 
     def __init__(
@@ -313,7 +290,7 @@ class BrokerTransactions:
         *,
         max_bytes: int = 0,
         share: Share = WHOLE,
-        carried: Carried = NOTHING_CARRIED,
+        parts: int = 0,
     ) -> None:
         self._jobs = jobs
         self._job = job
@@ -321,7 +298,8 @@ class BrokerTransactions:
         self._send = send
         self._max_bytes = max_bytes
         self._share = share
-        self._carried = carried
+        self._carried = _CARRIED if parts else 0
+        self._carried_of_a_part = min(_CARRIED_OF_A_PART, self._carried // max(1, parts))
         self._owner = Ownership(job)
 
     def open(self, driver: str) -> OpenAnswer:
@@ -351,7 +329,7 @@ class BrokerTransactions:
                 limit=limit,
                 # Whoever asks without a limit asks how much there is.
                 max_bytes=self._max_bytes if limit else 0,
-                messages=self._carried.messages if limit else 0,
+                messages=self._carried if limit else 0,
                 wait=wait,
                 share=self._share,
             )
@@ -359,7 +337,7 @@ class BrokerTransactions:
 
     def writer(self, attempt: Attempt) -> StageWriter:
         """Stage by requests of some megabytes, or by the commit."""
-        return _BrokerStageWriter(self._jobs, attempt, self._send, self._carried.part)
+        return _BrokerStageWriter(self._jobs, attempt, self._send, self._carried_of_a_part)
 
     def commit(self, end: BatchEnd) -> CommitAnswer:
         """Commit by one request; the client repeats it until it is answered."""
