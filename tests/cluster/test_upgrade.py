@@ -18,10 +18,10 @@ import pytest
 from headrace.packing.distributions import build_wheel
 from tests.cluster.brokers import OneBroker, install, unpack
 from tests.cluster.machines import Running
-from tests.cluster.spark_cluster import MARKS, ROOT, SparkCluster
+from tests.cluster.spark_cluster import ROOT, UNMEASURED, SparkCluster
 from tests.faults.harness import at_most, await_true
 
-pytestmark = MARKS
+pytestmark = UNMEASURED
 
 PROJECT = (ROOT / "pyproject.toml").read_text()
 OLDER: str = tomllib.loads(PROJECT)["project"]["version"]
@@ -122,7 +122,7 @@ def test_machines_are_upgraded_one_by_one(fleet: Fleet) -> None:
         fleet.await_tasks(name)
         trial.await_results(job, after=time.time())
     stop(job)
-    job = fleet.job(NEWER, "rolled", "--batch-interval", "50ms")
+    job = fleet.job(NEWER, "rolled", "--commit-interval", "200ms")
     trial.await_results(job, after=time.time())
     trial.finish()
     stop(job)
@@ -134,7 +134,7 @@ def test_an_older_worker_names_the_setting_that_it_does_not_know(fleet: Fleet) -
     for name in WORKERS:
         fleet.bring_worker(name, OLDER)
     trial = fleet.machines.trial("ahead")
-    told = error_of(fleet.job(NEWER, "ahead", "--batch-interval", "50ms"))
+    told = error_of(fleet.job(NEWER, "ahead", "--commit-interval", "200ms"))
     assert re.search(
         rf"machine worker-[12] knows no commit_interval of JobSettings.* \({OLDER}\)", told
     )
