@@ -327,14 +327,14 @@ def _messages(
         begin, end = asked.offsets.get(name, answer.begins[name]), answer.ends[name]
         if begin >= end or not may_pull(core, asked.job, topic):
             continue
-        read = core.store.read(topic, queue_id, begin, end - begin, left)
-        block = b"".join(read.slices)
-        # At least one message is read, however large; and where some are gone, who reads is told.
-        if read.count < end - begin or len(block) > left:
-            continue
-        core.messages_out += read.count
-        left -= len(block)
-        found[name] = block
+        # Whoever pulls the rest is told what of it is damaged or gone.
+        with contextlib.suppress(errors.CorruptLogError):
+            read = core.store.read(topic, queue_id, begin, end - begin, left)
+            block = b"".join(read.slices)
+            if read.count == end - begin and len(block) <= left:
+                core.messages_out += read.count
+                left -= len(block)
+                found[name] = block
     return found
 
 
