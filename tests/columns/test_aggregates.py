@@ -16,7 +16,9 @@ from headrace import (
     TopologyError,
     TopologyTestDriver,
     avg,
+    collect,
     count,
+    count_distinct,
     max_,
     min_,
     serdes,
@@ -61,6 +63,8 @@ def topology() -> Topology:
         mean=avg("price"),
         taxes=sum_("tax"),
         last=max_("tax"),
+        best=top(2, "price"),
+        different=count_distinct("price"),
     ).sink("out", serdes.plain)
     return builder.build()
 
@@ -100,6 +104,8 @@ def _row(key: tuple[str | None, int], orders: list[Order]) -> dict[str, Any]:
         "mean": None if whole is None else whole / len(prices),
         "taxes": taxes,
         "last": max(order.tax for order in orders),
+        "best": sorted(prices, reverse=True)[:2],
+        "different": len(set(prices)),
     }
 
 
@@ -273,7 +279,9 @@ def test_record_that_cannot_be_computed_is_named() -> None:
         (lambda orders: orders.group_by("city").agg(sum_("city")), "no kernel"),
         (lambda orders: orders.group_by("city").agg(count().named("city")), "name 'city'"),
         (lambda orders: orders.map_values(lambda o: o).select("x"), "values of type unknown"),
-        (lambda orders: orders.group_by("city").agg(top(3)), r"no top(.|\n)*key_by\(...\).agg"),
+        (lambda orders: orders.group_by("city").agg(collect()), r"no collect(.|\n)*key_by\(...\)"),
+        (lambda orders: orders.group_by("city").agg(top(3)), "top of groups takes a column"),
+        (lambda orders: orders.group_by("city").agg(top(0, "price")), "cannot keep 0 values"),
         (lambda orders: orders.group_by("city").agg(sum_(len)), r"a column, not <built-in"),
         (lambda orders: orders.group_by("city").agg(sum_()), "takes a column, not None"),
         (lambda orders: orders.group_by("city").agg("price"), "takes aggregates, not 'price'"),

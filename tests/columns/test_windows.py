@@ -16,11 +16,13 @@ from headrace import (
     TopologyTestDriver,
     avg,
     count,
+    count_distinct,
     hopping,
     max_,
     serdes,
     session,
     sum_,
+    top,
     tumbling,
 )
 from headrace.columns import col
@@ -47,7 +49,14 @@ def built(windows: Any) -> Any:
     builder = StreamBuilder("job")
     readings = builder.source("in", READINGS)
     by_columns = readings.where(col("value") != 7).group_by("sensor").window(windows, grace=SECOND)
-    measured = by_columns.agg(n=count(), s=sum_("value"), top=max_("value"), mean=avg("value"))
+    measured = by_columns.agg(
+        n=count(),
+        s=sum_("value"),
+        most=max_("value"),
+        mean=avg("value"),
+        best=top(2, "value"),
+        kinds=count_distinct("value"),
+    )
     measured.sink("columns", serdes.plain)
     measured.late().sink("late", READINGS)
     by_key = readings.where(lambda one: one.value != 7).key_by(lambda one: one.sensor)
@@ -55,7 +64,9 @@ def built(windows: Any) -> Any:
         lambda found: {
             "n": len(found.value),
             "s": sum(one.value for one in found.value),
-            "top": max(one.value for one in found.value),
+            "most": max(one.value for one in found.value),
+            "best": sorted((one.value for one in found.value), reverse=True)[:2],
+            "kinds": len({one.value for one in found.value}),
             "mean": sum(one.value for one in found.value) / len(found.value),
             "window_start": found.start,
             "window_end": found.end,

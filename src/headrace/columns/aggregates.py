@@ -6,10 +6,13 @@ records went into which, so groups are combined before the shuffle and again beh
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
+from itertools import chain
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -18,13 +21,15 @@ import pyarrow.compute as pc
 
 from headrace.columns.expressions import Name, Node
 from headrace.columns.functions import evaluate
-from headrace.columns.schema import WIDE, Schema
+from headrace.columns.schema import WIDE, Schema, column_of
 from headrace.columns.values import ColumnValues, python_values
 
 #: ``total`` is a sum of updates, which is null again when its last value is taken back.
-Kind = Literal["count", "sum", "min", "max", "avg", "total"]
+Kind = Literal["count", "sum", "min", "max", "avg", "total", "count_distinct", "top"]
 #: The kinds that users may ask for.
-COLUMN_KINDS: Final[tuple[Kind, ...]] = ("count", "sum", "min", "max", "avg")
+COLUMN_KINDS: Final[tuple[Kind, ...]] = (
+    *("count", "sum", "min", "max", "avg", "count_distinct", "top"),
+)
 #: Cells of each kind, by the way in which they merge.
 _CELLS: dict[str, tuple[str, ...]] = {
     "count": ("count",),
@@ -33,8 +38,11 @@ _CELLS: dict[str, tuple[str, ...]] = {
     "max": ("max",),
     "avg": ("sum", "count"),
     "total": ("sum", "count"),
+    "count_distinct": ("distinct",),
 }
 _MERGES = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+#: How ways begin whose cells are lists of values.
+_KEEPING = ("distinct", "top")
 #: Digits of the decimals that Arrow adds up.
 _DIGITS_128, _DIGITS_256 = 38, 76
 
@@ -47,6 +55,8 @@ class ColumnMeasure:
     #: What is measured; None counts whole records.
     argument: Node | None = None
     name: str = ""
+    #: How many values ``top`` keeps.
+    limit: int | None = None
 
     @property
     def column(self) -> str:
@@ -59,13 +69,15 @@ class ColumnMeasure:
     @property
     def cells(self) -> tuple[str, ...]:
         """The way in which each cell of its partial result merges."""
-        return _CELLS[self.kind]
+        return (f"top {self.limit}",) if self.kind == "top" else _CELLS[self.kind]
 
     def __str__(self) -> str:
         return f"{self.kind}({'' if self.argument is None else self.argument})"
 
     def result(self, cells: Sequence[Any]) -> Any:
         """Return the result that cells give; None where there was no value."""
+        if self.kind == "count_distinct":
+            return len(cells[0])
         if len(self.cells) == 1:
             return cells[0]
         total, number = cells
@@ -81,10 +93,10 @@ class ColumnMeasure:
         TypeError
             If it would need all values that were ever there.
         """
-        if self.kind in {"min", "max"}:
+        if self.kind not in {"count", "sum", "avg"}:
             message = (
                 f"{self} needs every value there was, once one of them is replaced; count, sum and"
-                " avg do not, and min() and max() of a keyed stream keep them"
+                " avg do not, and aggregates of a keyed stream keep them"
             )
             raise TypeError(message)
         kind: Kind = "total" if self.kind == "sum" else self.kind
@@ -121,8 +133,8 @@ def regroup(parts: Sequence[Partials], ways: Sequence[str]) -> Partials:
         return parts[0]
     keys = [_joined([part.keys[i] for part in parts]) for i in range(len(parts[0].keys))]
     cells = [_joined([part.cells[i] for part in parts]) for i in range(len(ways))]
-    columns = [(_MERGES[way], column) for way, column in zip(ways, cells, strict=True)]
-    return _grouped(keys, columns, _joined([part.last for part in parts]))
+    columns = [(_MERGES.get(way, way), column) for way, column in zip(ways, cells, strict=True)]
+    return _grouped(keys, columns, _joined([part.last for part in parts]), again=True)
 
 
 def _joined(columns: Sequence[pa.Array]) -> pa.Array:
@@ -132,14 +144,22 @@ def _joined(columns: Sequence[pa.Array]) -> pa.Array:
 
 
 def _grouped(
-    keys: Sequence[pa.Array], columns: Sequence[tuple[str, pa.Array | None]], numbers: pa.Array
+    keys: Sequence[pa.Array],
+    columns: Sequence[tuple[str, pa.Array | None]],
+    numbers: pa.Array,
+    *,
+    again: bool = False,
 ) -> Partials:
+    """Group columns by keys; ``again`` says that they are partial results already."""
     names = [f"key_{i}" for i in range(len(keys))]
     arrays = {**dict(zip(names, keys, strict=True)), "number": numbers}
     wanted: list[tuple[Any, str]] = []
     for place, (way, values) in enumerate(columns):
         if values is None:
             wanted.append(([], "count_all"))
+        elif way.startswith(_KEEPING):
+            arrays[f"cell_{place}"] = pa.array(np.arange(len(values)))
+            wanted.append((f"cell_{place}", "list"))
         else:
             arrays[f"cell_{place}"] = _summable(values) if way == "sum" else values
             wanted.append((f"cell_{place}", way))
@@ -150,10 +170,38 @@ def _grouped(
     found = [column.combine_chunks() for column in grouped.columns]
     ends = len(keys)
     cells = [
-        _narrowed(column) if way == "sum" else column
-        for column, (way, _) in zip(found[ends:-1], columns, strict=True)
+        _kept_by_groups(way, column, values, again=again)
+        if values is not None and way.startswith(_KEEPING)
+        else _narrowed(column)
+        if way == "sum"
+        else column
+        for column, (way, values) in zip(found[ends:-1], columns, strict=True)
     ]
     return Partials(found[:ends], cells, found[-1])
+
+
+def _kept_by_groups(way: str, rows: pa.Array, values: pa.Array, *, again: bool) -> pa.Array:
+    """Return what each group keeps of the rows that it has, of values or of lists of them."""
+    kind = values.type.value_type if again else values.type
+    known = python_values(values)
+    lists = known if again else [[value] for value in known]
+    taken = ([lists[row] for row in own] for own in rows.to_pylist())
+    found = [kept(way, chain.from_iterable(own)) for own in taken]
+    return column_of(found, pa.list_(pa.int64() if kind == WIDE else kind))
+
+
+def kept(way: str, values: Iterable[Any]) -> list[Any]:
+    """Return the different values, or so many of the greatest ones; null and NaN count for nothing.
+
+    Examples
+    --------
+    >>> kept("distinct", [2, None, 1, 2]), kept("top 2", [1, 3, float("nan"), 2])
+    ([2, 1], [3, 2])
+    """
+    there = (value for value in values if value is not None and value == value)  # noqa: PLR0124
+    if way == "distinct":
+        return list(dict.fromkeys(there))
+    return heapq.nlargest(int(way.removeprefix("top ")), there)
 
 
 def _summable(values: pa.Array) -> pa.Array:
@@ -195,7 +243,12 @@ def merge_cells(
     >>> merge_cells(["count", "sum", "min"], add)((1, 5, None), (2, None, "a"))
     (3, 5, 'a')
     """
-    steps = [{"min": _least, "max": _greatest}.get(way, add) for way in ways]
+    steps = [
+        partial(_kept_of_both, way)
+        if way.startswith(_KEEPING)
+        else {"min": _least, "max": _greatest}.get(way, add)
+        for way in ways
+    ]
 
     if len(steps) == 1:
         (only,) = steps
@@ -213,6 +266,10 @@ def merge_cells(
         )
 
     return merge
+
+
+def _kept_of_both(way: str, left: list[Any], right: list[Any]) -> list[Any]:
+    return kept(way, [*left, *right])
 
 
 def _least(left: Any, right: Any) -> Any:
@@ -242,6 +299,8 @@ def _cells(way: str, values: list[Any]) -> list[Any]:
         return [int(value is not None) for value in values]
     if way == "sum":
         return [int(value) if isinstance(value, bool) else value for value in values]
+    if way.startswith(_KEEPING):
+        return [kept(way, [value]) for value in values]
     return values
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from itertools import accumulate, chain
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -188,6 +189,10 @@ def column_of(values: list[Any], kind: pa.DataType) -> pa.Array:
     >>> column_of([1, None], pa.int64()).type, column_of([2**70], pa.int64()).type
     (DataType(int64), Decimal256Type(decimal256(76, 0)))
     """
+    if pa.types.is_list(kind) and None not in values:
+        ends = pa.array(accumulate(map(len, values), initial=0), pa.int32())
+        flat = column_of(list(chain.from_iterable(values)), kind.value_type)
+        return pa.ListArray.from_arrays(ends, flat)
     if pa.types.is_decimal(kind):
         found = pa.array(values)
         return found if pa.types.is_decimal(found.type) else found.cast(kind)

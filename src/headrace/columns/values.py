@@ -121,6 +121,9 @@ def python_values(column: pa.Array) -> list[Any]:
         moments = [*coded.dictionary.to_pylist(), None]
         places = coded.indices.fill_null(len(moments) - 1).to_pylist()
         return list(map(moments.__getitem__, places))
+    if pa.types.is_list(column.type) and column.type.value_type == WIDE:
+        flat = iter(python_values(column.flatten()))
+        return [own and [next(flat) for _ in own] for own in column.to_pylist()]
     values: list[Any] = column.to_pylist()
     if column.type == WIDE:
         return [int(value) if isinstance(value, Decimal) else value for value in values]

@@ -411,7 +411,8 @@ class AggregateColumnsProcessor(Processor[AggregateColumns]):
         for measure in operator.shown:
             own = cells[at : at + len(measure.cells)]
             at += len(measure.cells)
-            results = own[0] if len(own) == 1 else map(measure.result, zip(*own, strict=True))
+            is_plain = len(own) == 1 and measure.kind != "count_distinct"
+            results = own[0] if is_plain else map(measure.result, zip(*own, strict=True))
             lists.append(list(results))
         columns = [
             column_of(values, kind)

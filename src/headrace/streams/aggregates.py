@@ -82,10 +82,17 @@ def count(of: Column | None = None) -> Measure[object]:
     return Measure("count", of)
 
 
+@overload
+def count_distinct(of: Column | None = None, *, approximate: bool = False) -> Measure[Any]: ...
+@overload
+def count_distinct(of: Callable[[V], object], *, approximate: bool = False) -> Measure[V]: ...
 def count_distinct(
-    of: Callable[[V], object] | None = None, *, approximate: bool = False
-) -> Measure[V]:
-    """Count different values, or different results; see :meth:`KeyedStream.count_distinct`."""
+    of: Callable[..., object] | Column | None = None, *, approximate: bool = False
+) -> Measure[Any]:
+    """Count different values, results, or values of a column that are neither null nor NaN.
+
+    See :meth:`KeyedStream.count_distinct`.
+    """
     return Measure("estimate_distinct" if approximate else "count_distinct", of)
 
 
@@ -131,8 +138,16 @@ def max_(of: Callable[..., Any] | Column | None = None) -> Measure[Any]:
     return Measure("max", of)
 
 
-def top(n: int, of: Callable[[V], Any] | None = None) -> Measure[V]:
-    """Keep the ``n`` values with the greatest function results; see :meth:`KeyedStream.top`."""
+@overload
+def top(n: int, of: Column | None = None) -> Measure[Any]: ...
+@overload
+def top(n: int, of: Callable[[V], Any]) -> Measure[V]: ...
+def top(n: int, of: Callable[..., Any] | Column | None = None) -> Measure[Any]:
+    """Keep the ``n`` values with the greatest results of a function, or the greatest of a column.
+
+    A column gives a list of its values, the greatest first, without null and NaN; see also
+    :meth:`KeyedStream.top`.
+    """
     return Measure("top", of, limit=n)
 
 
@@ -313,13 +328,24 @@ def _distinct(step: NextOperator, measure: Measure[Any]) -> Gathering:
     return Gathering(aggregation, step.known(builtins.int))
 
 
-def _kept(step: NextOperator, measure: Measure[Any]) -> Gathering:
-    """Make an aggregation that keeps whole values."""
+def check_limit(step: NextOperator, measure: Measure[Any]) -> None:
+    """Refuse a number of values that cannot be kept.
+
+    Raises
+    ------
+    TopologyError
+        It is not a positive number.
+    """
     if measure.limit is not None and (type(measure.limit) is not int or measure.limit < 1):
         raise TopologyError(
             f"{measure.label} at {step.caller.origin} cannot keep {measure.limit!r} values",
             hint="give a positive number",
         )
+
+
+def _kept(step: NextOperator, measure: Measure[Any]) -> Gathering:
+    """Make an aggregation that keeps whole values."""
+    check_limit(step, measure)
     chosen = travelling(step)
     aggregation = topology.Aggregation(
         kind=measure.kind,

@@ -17,7 +17,7 @@ from headrace.columns.expressions import Node, node_of
 from headrace.columns.functions import Explosion, evaluate, filtered, types_of
 from headrace.errors import TopologyError
 from headrace.serdes.inference import hint_name
-from headrace.streams.aggregates import Measure, Row, measures_of
+from headrace.streams.aggregates import Measure, Row, check_limit, measures_of
 from headrace.topology import ErrorPolicy, Source
 from headrace.topology.operators.columns import AggregateColumns, GroupBy, Select, WhereColumns
 from headrace.topology.stages import gives_updates
@@ -145,7 +145,8 @@ class ColumnGroups:
         Parameters
         ----------
         measures
-            Made by ``count``, ``sum_``, ``min_``, ``max_`` and ``avg`` of columns.
+            Made by ``count``, ``count_distinct``, ``sum_``, ``min_``, ``max_``, ``avg`` and ``top``
+            of columns.
         name
             Name of the operator and of its state store.
         on_error
@@ -218,13 +219,14 @@ def _of_column(step: NextOperator, measure: Measure[Any]) -> ColumnMeasure:
     if kind not in COLUMN_KINDS:
         raise TopologyError(
             f"agg at {step.caller.origin}: groups of columns have no {measure.label}",
-            hint="they have count, sum_, avg, min_ and max_; the others belong to"
-            " key_by(...).agg(...), which takes functions of the value",
+            hint="they have count, count_distinct, sum_, avg, min_, max_ and top; the others belong"
+            " to key_by(...).agg(...), which takes functions of the value",
         )
+    check_limit(step, measure)
     if isinstance(of, str):
         of = col(of)
     if isinstance(of, Expression):
-        return ColumnMeasure(kind, of.node, measure.name)
+        return ColumnMeasure(kind, of.node, measure.name, measure.limit)
     if of is None and kind == "count":
         return ColumnMeasure(kind, None, measure.name)
     raise TopologyError(
@@ -318,6 +320,11 @@ def _types(columns: Named, schema: Schema) -> tuple[tuple[str, pa.DataType], ...
 
 def _measured(measure: ColumnMeasure, schema: Schema) -> tuple[str, pa.DataType]:
     """Return the name and type of the column that a measure makes."""
+    if measure.kind in ("count_distinct", "top") and measure.argument is not None:
+        kind = evaluate(measure.argument, schema.without_rows()).type
+        if pa.types.is_nested(kind):
+            raise TypeError(f"{measure} cannot tell values of type {kind} apart or order them")
+        return measure.column, pa.int64() if measure.kind == "count_distinct" else pa.list_(kind)
     (cells,) = (group([], [measure], schema.without_rows(), 0).cells,)
     decimal = pa.types.is_decimal(cells[0].type)
     if measure.kind == "avg" and not decimal:
