@@ -483,7 +483,7 @@ class SqlSinkConnector(SinkConnector):
         """Set the offsets that the database keeps."""
         if not config["exactly.once"]:
             return False
-        name = config["offsets.name"] or config["name"]
+        name = config["offsets.name"] or config.texts.get("name") or self.context.connector
         with closing(self.database(config)) as database:
             table = OffsetTable(database, table_name(config["offsets.table"], ""), name, "", 0)
             with database.transaction():
