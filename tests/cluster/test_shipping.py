@@ -22,7 +22,8 @@ def bare(machines: SparkCluster) -> tuple[SparkCluster, Trial]:
 def test_a_machine_without_python_is_named_at_once(bare: tuple[SparkCluster, Trial]) -> None:
     machines, _ = bare
     job = machines.job("shipped", "--partitions", 2)
-    assert job.end(120) == 1
+    # What is held stands below: it ends by itself, and tries nothing again.
+    assert job.end(240) == 1
     names = [machines.network[name].address for name in ("worker-1", "worker-2")]
     (line,) = [line for line in job.output().splitlines() if line.startswith("error:")]
     assert any(f"machine {name} has no Python at " in line for name in names), job.output()

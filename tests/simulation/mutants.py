@@ -282,7 +282,7 @@ MUTANTS = (
     Mutant(
         "sums of copies are not compared",
         "is not that of",
-        since=47,
+        since=5459,
         changes=((local, "_agrees", lambda *_: True),),
     ),
     Mutant(
