@@ -17,13 +17,13 @@ from tests.cluster.brokers import PACKAGES, ROOT, Brokers, OneBroker, environmen
 from tests.cluster.machines import HOME, Machine, Network, Running
 from tests.faults.harness import await_true
 
-__all__ = ["MARKS", "ROOT", "UNMEASURED", "SparkCluster", "Trial", "spark_cluster"]
+__all__ = ["MARKS", "ROOT", "SparkCluster", "Trial", "spark_cluster"]
 
-_ALL = (pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200))
 #: Of each file of tests; more machines side by side would measure each other.
-MARKS = [*_ALL, pytest.mark.together("machines")]
-#: Of files that measure nothing: what they build and start may run beside the others.
-UNMEASURED = [*_ALL, pytest.mark.together("builds")]
+MARKS = [
+    *(pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)),
+    pytest.mark.together("machines"),
+]
 _SPARK = Path(pyspark.__file__).parent
 _MASTER_PORT = 7077
 _DEPLOY = "org.apache.spark.deploy"

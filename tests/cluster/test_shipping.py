@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.machines import HOME
-from tests.cluster.spark_cluster import UNMEASURED, SparkCluster, Trial
+from tests.cluster.spark_cluster import MARKS, SparkCluster, Trial
 
-pytestmark = UNMEASURED
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

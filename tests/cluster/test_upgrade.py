@@ -18,10 +18,10 @@ import pytest
 from headrace.packing.distributions import build_wheel
 from tests.cluster.brokers import OneBroker, install, unpack
 from tests.cluster.machines import Running
-from tests.cluster.spark_cluster import ROOT, UNMEASURED, SparkCluster
+from tests.cluster.spark_cluster import MARKS, ROOT, SparkCluster
 from tests.faults.harness import at_most, await_true
 
-pytestmark = UNMEASURED
+pytestmark = MARKS
 
 PROJECT = (ROOT / "pyproject.toml").read_text()
 OLDER: str = tomllib.loads(PROJECT)["project"]["version"]
