@@ -169,14 +169,12 @@ def _grouped(
     )
     found = [column.combine_chunks() for column in grouped.columns]
     ends = len(keys)
-    cells = [
-        _kept_by_groups(way, column, values, again=again)
-        if values is not None and way.startswith(_KEEPING)
-        else _narrowed(column)
-        if way == "sum"
-        else column
-        for column, (way, values) in zip(found[ends:-1], columns, strict=True)
-    ]
+    cells = []
+    for column, (way, values) in zip(found[ends:-1], columns, strict=True):
+        if values is not None and way.startswith(_KEEPING):
+            cells.append(_kept_by_groups(way, column, values, again=again))
+        else:
+            cells.append(_narrowed(column) if way == "sum" else column)
     return Partials(found[:ends], cells, found[-1])
 
 

@@ -135,19 +135,14 @@ def _encode_few(
     born: layout.Int64s | int,
 ) -> Records:
     """Make records one by one."""
-    magic, name = _topic_field(topic)
-    host = pack_host(LOCALHOST)
     count = len(bodies)
     tails = [properties or b""] * count if isinstance(properties, bytes | None) else properties
     times = [born] * count if isinstance(born, int) else born
     data, starts = bytearray(), []
     for body, own, time in zip(_values(bodies), _values(tails), times, strict=True):
         starts.append(len(data))
-        tail = name + _property_field(own)
-        size = layout.HEAD_SIZE + len(body) + len(tail)
-        crc = zlib.crc32(body) & _HUGE
-        data += _BEFORE_HOSTS.pack(size, magic, crc, queue_id, 0, 0, 0, 0, int(time)) + host
-        data += _AFTER_BORN_HOST.pack(0, 0, len(body)) + body + tail
+        fields = RecordFields(queue_id=queue_id, born=int(time))
+        data += b"".join(write_record(topic, body, own, fields))
         if len(data) > _HUGE:
             raise _too_many(count, topic, len(data))
     return Records(data, np.array(starts, np.int64))

@@ -219,8 +219,6 @@ def _added_up(last: dict[str, int], summaries: list[Summary]) -> dict[str, int]:
 
 logger = logging.getLogger(__name__)
 
-#: A micro-batch takes longer; Spark would warn of each that its interval is too short.
-_MICRO_BATCH = timedelta(milliseconds=100)
 #: How long a Java process that is no longer needed may take to end.
 _LAST_WORDS = timedelta(seconds=30)
 
@@ -411,11 +409,8 @@ class JobDriver:
             start = partial(run_resident, plan=self._connection.plan, committed=self._await_batch)
             on_batch = partial(self._run_batch, run)
         elif self._ticks is None:
-            interval = settings.commit_interval
             start = partial(
-                run_query,
-                partitions=settings.partitions,
-                interval=timedelta(0) if interval < _MICRO_BATCH else interval,
+                run_query, partitions=settings.partitions, interval=settings.commit_interval
             )
         else:
             start = partial(run_ticking, ticks=self._ticks, committed=self._await_batch)

@@ -484,6 +484,8 @@ def _runner(
 # A job as one Structured Streaming query.
 
 _LOOK_SECONDS = 0.2
+#: A micro-batch takes longer; Spark would warn of each that its interval is too short.
+_LEAST_INTERVAL = 0.1
 
 
 def run_query(
@@ -502,10 +504,12 @@ def run_query(
     ``wait`` takes the longest time to wait, in seconds, and returns whether the query must end.
     """
     frame = job_frame(session, JobSource, launch.handle, stages, partitions, launch=launch)
+    seconds = interval.total_seconds()
+    pace = f"{int(seconds * 1000) if seconds >= _LEAST_INTERVAL else 0} milliseconds"
     query = (
         frame.writeStream.foreachBatch(on_batch)
         .option("checkpointLocation", checkpoint)
-        .trigger(processingTime=f"{int(interval.total_seconds() * 1000)} milliseconds")
+        .trigger(processingTime=pace)
         .start()
     )
     try:

@@ -10,8 +10,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -188,6 +189,7 @@ class EntryWriter:
 logger = logging.getLogger(__name__)
 
 OnAppend = Callable[[Collection[QueueKey]], None]
+_Write = Callable[[WriteGroup], Any]
 
 #: What a store that is a copy of another refuses.
 _WRITES = (AppendRequest, UnitRequest, JoinRequest, DropRequest, CompactRequest)
@@ -450,47 +452,36 @@ class Writer:
     def _commit_units(self, requests: list[UnitRequest]) -> None:
         """Write units one after the other, and sync once for all of them."""
         waiting = [each for each in requests if each.future.set_running_or_notify_cancel()]
-        if waiting and not self._are_committed(waiting):
+        writes = [(each.future, partial(self._entries.unit, request=each)) for each in waiting]
+        if writes and not self._are_committed(writes):
             # One that fails must not take the others with it.
-            for request in waiting:
-                self._are_committed([request])
+            for write in writes:
+                self._are_committed([write])
 
-    def _are_committed(self, requests: list[UnitRequest]) -> bool:
-        """Commit units; return False if one of several failed: then none of them is kept."""
+    def _commit(self, future: Future[Any], write: _Write) -> None:
+        """Write one thing that stands alone."""
+        if future.set_running_or_notify_cancel():
+            self._are_committed([(future, write)])
+
+    def _are_committed(self, writes: Sequence[tuple[Future[Any], _Write]]) -> bool:
+        """Write and sync, in every mode; return False if one of several failed: none is kept."""
         group = self._begin()
         try:
             self._require_working()
-            results = [self._entries.unit(group, request) for request in requests]
+            results = [write(group) for _, write in writes]
             self.sync()
             failpoint("store.unit.synced")
         except Exception as error:  # noqa: BLE001 - the caller hears of it
             failure = self.undo(group, error)
-            if len(requests) > 1:
+            if len(writes) > 1:
                 return False
-            requests[0].future.set_exception(failure)
+            writes[0][0].set_exception(failure)
             return True
         self._publish(group)
-        for request, result in zip(requests, results, strict=True):
-            request.future.set_result(result)
+        for (future, _), result in zip(writes, results, strict=True):
+            future.set_result(result)
         self._notify(group)
         return True
-
-    def _commit(self, future: Future[Any], write: Callable[[WriteGroup], Any]) -> None:
-        """Write one thing that stands alone, and sync it in every mode."""
-        if not future.set_running_or_notify_cancel():
-            return
-        group = self._begin()
-        try:
-            self._require_working()
-            result = write(group)
-            self.sync()
-            failpoint("store.unit.synced")
-        except Exception as error:  # noqa: BLE001 - the caller hears of it
-            future.set_exception(self.undo(group, error))
-            return
-        self._publish(group)
-        future.set_result(result)
-        self._notify(group)
 
     def _do_alone(self, request: AloneRequest) -> None:
         if not request.future.set_running_or_notify_cancel():
